@@ -1,0 +1,54 @@
+# kd_module(NAME LIBRARIES ...): a static library kd_NAME of every .cpp below src/NAME.
+# kd_compile_options(TARGET): the flags of our own code.
+
+function(kd_compile_options target)
+  target_compile_options(${target} PRIVATE
+    -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror
+    # A product and a sum are two roundings unless the source says fma: the same on every machine.
+    -ffp-contract=off)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  if(KDTREE_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=address,undefined)
+  endif()
+endfunction()
+
+function(kd_module name)
+  cmake_parse_arguments(ARG "" "" "LIBRARIES" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "_cases\\.cpp$|/cuda/")
+  if(NOT sources) # BOOTSTRAP
+    file(WRITE ${CMAKE_BINARY_DIR}/empty.cpp "")
+    set(sources ${CMAKE_BINARY_DIR}/empty.cpp)
+  endif() # BOOTSTRAP END
+  add_library(kd_${name} STATIC ${sources})
+  kd_compile_options(kd_${name})
+  target_include_directories(kd_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(kd_${name} PUBLIC ${ARG_LIBRARIES})
+endfunction()
+
+# The op case lists serve tests and benchmarks, never the shipped library.
+function(kd_cases_library)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/*_cases.cpp)
+  if(NOT sources) # BOOTSTRAP
+    file(WRITE ${CMAKE_BINARY_DIR}/empty.cpp "")
+    set(sources ${CMAKE_BINARY_DIR}/empty.cpp)
+  endif() # BOOTSTRAP END
+  add_library(kd_cases STATIC ${sources})
+  kd_compile_options(kd_cases)
+  target_link_libraries(kd_cases PUBLIC kd_kernels)
+endfunction()
+
+# build/<preset>/generated/version.h with the version and the commit, refreshed at configure time.
+function(kd_version_header)
+  execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} describe --always --dirty --abbrev=12
+                  OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(NOT commit)
+    set(commit unknown)
+  endif()
+  set(KDTREE_COMMIT ${commit})
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/version.h.in
+                 ${CMAKE_BINARY_DIR}/generated/kdtree_version.h)
+  target_include_directories(kd_app PUBLIC ${CMAKE_BINARY_DIR}/generated)
+endfunction()

@@ -1,0 +1,32 @@
+// Chat templates: a small Jinja interpreter over JSON values.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace kd {
+
+/// A parsed template. Rendered as transformers configures jinja2: trim_blocks and lstrip_blocks on,
+/// undefined variables print as nothing, `raise_exception` throws kd::Error with its message.
+class ChatTemplate {
+  public:
+    /// Throws kd::Error naming the construct and its line if the template is malformed or uses a
+    /// part of Jinja that is not supported. `name` appears in messages.
+    explicit ChatTemplate(std::string_view source, std::string name = "chat template");
+    ~ChatTemplate();
+    ChatTemplate(ChatTemplate&&) noexcept;
+    ChatTemplate& operator=(ChatTemplate&&) noexcept;
+
+    /// variables: an object, usually {"messages": [{"role", "content"}...],
+    /// "add_generation_prompt", "bos_token", "eos_token"}. Output and steps are bounded: a template
+    /// that exceeds them throws.
+    std::string render(const nlohmann::ordered_json& variables) const;
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kd

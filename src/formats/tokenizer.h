@@ -1,0 +1,67 @@
+// Byte-level BPE from a GGUF file's metadata.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/gguf.h"
+
+namespace kd {
+
+class Tokenizer {
+  public:
+    /// Throws kd::Error naming the key for an unsupported tokenizer model or pre-tokenizer
+    /// (supported: model gpt2; pre smollm, gpt-2, gpt2, default), duplicate tokens, merges of
+    /// unknown tokens, special ids outside the vocabulary.
+    explicit Tokenizer(const GgufFile& gguf);
+    ~Tokenizer();
+    Tokenizer(Tokenizer&&) noexcept;
+    Tokenizer& operator=(Tokenizer&&) noexcept;
+
+    /// Text to ids. Any bytes are accepted; bytes without a token in the vocabulary are dropped, as
+    /// the reference tokenizers do. With `parse_special`, control tokens written in the text
+    /// ("<|im_end|>") become their ids; without, they are ordinary text. No BOS is added.
+    std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
+
+    /// The raw bytes of ids, control tokens left out unless `with_special`. Ids outside the
+    /// vocabulary throw kd::Error.
+    std::string decode(std::span<const int32_t> ids, bool with_special = false) const;
+
+    /// The bytes of one token (a control token: its name).
+    std::string_view bytes_of_token(int32_t id) const;
+    bool is_control(int32_t id) const;
+    int32_t vocabulary() const;
+    int32_t bos() const;  // -1: none
+    int32_t eos() const;  // -1: none
+    /// Ids that end generation: eos, eot and what the file names, ascending.
+    const std::vector<int32_t>& stop_ids() const;
+    /// The Jinja source of the chat template; empty if the file has none.
+    const std::string& chat_template() const;
+    /// The string of a control token by id; empty for -1.
+    std::string token_text(int32_t id) const;
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+/// Turns a stream of ids into text that never ends inside a UTF-8 character: bytes of an incomplete
+/// character wait; bytes that can never become one are replaced by U+FFFD.
+class StreamDecoder {
+  public:
+    explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+    /// The text that `id` completes, possibly empty. Control tokens add nothing.
+    std::string push(int32_t id);
+    /// What still waits, replaced by U+FFFD; call once at the end.
+    std::string finish();
+
+  private:
+    const Tokenizer* tokenizer_;
+    std::string pending_;
+};
+
+}  // namespace kd

@@ -1,0 +1,41 @@
+// rope_append: rotary position embedding of new Q and K rows, and the write of new K/V rows into
+// the paged cache.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backends/stream.h"
+#include "kernels/kv_view.h"
+
+namespace kd {
+
+/// Which elements of a head form a rotated pair: (2i, 2i + 1), as llama-architecture GGUF files
+/// store Q and K; or (i, i + rotated / 2), as Hugging Face files do.
+enum class RopePairing : uint8_t { adjacent, half };
+
+/// cos and sin of position * frequency, computed once per forward and shared by all layers.
+/// positions [rows], inverse_frequency [rotated / 2] -> angles [rows, rotated / 2, 2 (cos, sin)].
+void rope_angles(std::span<const int32_t> positions, std::span<const double> inverse_frequency,
+                 float* angles);
+
+struct RopeAppendParams {
+    int64_t rows = 0;
+    int32_t heads = 0;
+    int32_t kv_heads = 0;
+    int32_t head_dim = 0;
+    int32_t rotated = 0;  // leading elements of a head that rotate, even, <= head_dim
+    RopePairing pairing = RopePairing::half;
+    float* qkv = nullptr;  // [rows, (heads + 2 kv_heads) * head_dim]: Q, K, V of a row; Q is
+                           // rotated in place
+    const float* angles = nullptr;   // [rows, rotated / 2, 2]
+    std::span<const int32_t> slots;  // [rows] where K and V of each row go; distinct
+    KvView kv;
+    int32_t layer = 0;
+};
+
+/// Rotates Q in place, writes rotated K and plain V of every row to its slot in the cache's type.
+void rope_append(const RopeAppendParams& params, Stream& stream);
+void rope_append_ref(const RopeAppendParams& params);
+
+}  // namespace kd
