@@ -3,7 +3,9 @@
 
 function(kd_compile_options target)
   target_compile_options(${target} PRIVATE
-    -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror
+    -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+    -Wno-missing-field-initializers  # designated initialisers leave defaults out on purpose
+    -Werror
     # A product and a sum are two roundings unless the source says fma: the same on every machine.
     -ffp-contract=off)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
@@ -50,5 +52,5 @@ function(kd_version_header)
   set(KDTREE_COMMIT ${commit})
   configure_file(${PROJECT_SOURCE_DIR}/cmake/version.h.in
                  ${CMAKE_BINARY_DIR}/generated/kdtree_version.h)
-  target_include_directories(kd_app PUBLIC ${CMAKE_BINARY_DIR}/generated)
+  target_include_directories(kd_engine PUBLIC ${CMAKE_BINARY_DIR}/generated)
 endfunction()

@@ -20,8 +20,8 @@ enum class ErrorCode {
 
 class Error : public std::runtime_error {
   public:
-    Error(ErrorCode code, const std::string& message, const char* file, int line)
-        : std::runtime_error(message), code(code), file(file), line(line) {}
+    Error(ErrorCode error_code, const std::string& message, const char* from_file, int from_line)
+        : std::runtime_error(message), code(error_code), file(from_file), line(from_line) {}
 
     const ErrorCode code;
     const char* const file;  // where it was thrown, for logs

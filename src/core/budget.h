@@ -9,6 +9,9 @@
 
 namespace kd {
 
+/// Most sessions that share one budget.
+inline constexpr int32_t kMaxBudgetSessions = 1024;
+
 /// Predicted time of one target forward by rows and by context tokens a row attends to.
 struct CostTable {
     std::vector<int32_t> rows;       // ascending, the first is 1
@@ -18,11 +21,17 @@ struct CostTable {
 
     bool empty() const { return rows.empty(); }
     /// Bilinear between the measured points; beyond the last row or context count, linear with the
-    /// last two. rows >= 1, mean_context >= 0: context tokens averaged over the rows.
+    /// last two (flat where those fall); below the first context, as at the first. Times the
+    /// correction. Not for an empty table. rows >= 1, mean_context >= 0: context tokens averaged
+    /// over the rows.
     double predict(int32_t rows, double mean_context) const;
     /// Refines the correction of the points around `rows` by one measured time. Outliers (a factor
-    /// 2 off the prediction) move it no more than a small step.
+    /// 2 off the prediction) move it no more than a small step. A time that is not positive and
+    /// finite is ignored.
     void observe(int32_t rows, double mean_context, double seconds);
+    /// Throws kd::Error unless the points ascend from 1 row, all times and corrections are positive
+    /// and their counts fit. For tables from outside; an empty table does not pass.
+    void validate() const;
 };
 
 /// One session's candidate for the budget.
@@ -33,8 +42,13 @@ struct BudgetTree {
 
 /// Truncates the trees (shared budget) to the node counts that maximise expected tokens per time,
 /// sum over sessions of sum of node weights / predicted time(fixed_rows + kept nodes); every root
-/// is kept. `fixed_rows`: rows of prefill chunks in the same forward; `overhead_seconds`: time of
-/// the round outside the forward. Returns the predicted time of the forward in seconds.
+/// is kept, and beyond the roots the total, fixed rows included, stays within max_total_rows. Equal
+/// rates: fewer nodes. `fixed_rows`: rows of prefill chunks in the same forward;
+/// `overhead_seconds`: time of the round outside the forward. The context of a prediction is the
+/// sessions' average weighted by kept nodes; with equal contexts the result is optimal over all
+/// count vectors, else over all totals of the merged weights. An empty table: every row is free. At
+/// most kMaxBudgetSessions trees. Returns the predicted time of the forward in seconds (empty
+/// table: 0).
 double choose_budget(std::span<const BudgetTree> trees, const CostTable& cost, int32_t fixed_rows,
                      double overhead_seconds, int32_t max_total_rows);
 

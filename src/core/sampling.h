@@ -15,16 +15,22 @@ inline constexpr int32_t kVocabularyBlock = 1024;
 
 /// Scratch of sample_token, reusable.
 struct SamplerScratch {
-    std::vector<float> weight;  // [vocabulary]
-    std::vector<float> sorted;
-    std::vector<double> block_mass;
+    std::vector<float> weight;       // [vocabulary] unnormalised, 0 where restricted
+    std::vector<float> sorted;       // [vocabulary] logits, the largest first as far as needed
+    std::vector<double> block_mass;  // [blocks of the vocabulary]
 };
 
 /// The token that `draw` in [0, 1) selects. temperature 0: the argmax, ties to the lowest id.
-/// Otherwise softmax(logits / temperature) restricted to the top_k most likely (ties to the lowest
-/// ids), then to the smallest set with mass >= top_p of what remains, and to tokens with at least
-/// min_p of the largest probability; renormalised. A NaN logit counts as -inf; a row without a
-/// finite logit throws kd::Error.
+/// Otherwise, in this order:
+///  1. softmax(logits / temperature), float weights relative to the most likely token;
+///  2. top_k: the first k tokens by (logit descending, id ascending);
+///  3. top_p: of those, in the same order, the shortest prefix whose share of the mass that step 2
+///     left is >= top_p;
+///  4. min_p: of those, the tokens with weight >= min_p times the largest weight;
+///  5. renormalise; the first token in id order whose cumulative mass exceeds draw * total. Masses
+///     are summed in double by vocabulary blocks; a token without mass is never selected.
+/// A weight below exp(-87) is 0. A NaN logit counts as -inf; a +inf logit takes all the mass; a row
+/// without a finite logit throws kd::Error. `params` must have passed validate().
 int32_t sample_token(std::span<const float> logits, const SamplingParams& params, double draw,
                      SamplerScratch& scratch);
 

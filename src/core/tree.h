@@ -25,8 +25,9 @@ struct TreeScratch {
         int32_t state;
     };
     std::vector<Candidate> heap;
-    std::vector<int32_t> order;  // children of each (depth, parent state) by rank
-    std::vector<int32_t> ordered;
+    std::vector<int32_t> order;    // [depth, parent state, rank] the child's state
+    std::vector<int32_t> ordered;  // [depth, parent state] ranks known so far; -1: untouched
+    std::vector<uint64_t> left;    // [depth, parent state] bit s set: state s has no rank yet
     std::vector<int32_t> state_of_node;
 };
 

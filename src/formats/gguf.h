@@ -1,5 +1,6 @@
-// GGUF v3 files, memory-mapped. Every file is hostile: sizes are checked before they are used, and
-// each refusal names the file and the field.
+// GGUF files (v3, and v2 whose little-endian layout is the same), memory-mapped. Every file is
+// hostile: sizes are checked before they are used, nothing is allocated that the file's own size
+// does not justify, and each refusal is one line that names the file and the field.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@
 
 namespace kd {
 
-/// A read-only mapping of a whole regular file.
+/// A read-only mapping of a whole regular file. The file must not shrink while it is mapped: the
+/// system answers a read beyond its new end with SIGBUS.
 class MappedFile {
   public:
     /// Throws kd::Error naming the path if it is missing, unreadable, a directory, not a regular
@@ -27,7 +29,8 @@ class MappedFile {
     const std::string& path() const { return path_; }
     const std::byte* data() const { return data_; }
     size_t bytes() const { return bytes_; }
-    /// Drops the resident pages of [begin, begin + bytes); they are read again on the next use.
+    /// Drops the resident pages that [begin, begin + bytes) touches; they are read again on the
+    /// next use.
     void release(const std::byte* begin, size_t bytes) const;
 
   private:
@@ -36,13 +39,30 @@ class MappedFile {
     size_t bytes_ = 0;
 };
 
+/// GGUF's own codes of metadata values.
+enum class GgufValueType : uint32_t {
+    u8,
+    i8,
+    u16,
+    i16,
+    u32,
+    i32,
+    f32,
+    boolean,
+    string,
+    array,
+    u64,
+    i64,
+    f64,
+};
+
 struct GgufArray;
 /// A metadata value; integers of all widths are widened.
 using GgufValue = std::variant<uint64_t, int64_t, double, bool, std::string_view, GgufArray>;
 
 /// An array stays in the file's bytes; strings are indexed once at load.
 struct GgufArray {
-    uint32_t element_type = 0;  // GGUF's type code
+    uint32_t element_type = 0;  // a GgufValueType
     uint64_t count = 0;
     const std::byte* data = nullptr;        // numbers: count packed elements
     std::vector<std::string_view> strings;  // element_type string
@@ -65,6 +85,9 @@ struct GgufTensor {
 
 class GgufFile {
   public:
+    /// Throws kd::Error: corrupt for a file that contradicts the format, unsupported (with the name
+    /// of the version, tensor type or value type) for what is valid but not read here: nested
+    /// arrays, big-endian files, tensor types other than DType's; what MappedFile throws.
     explicit GgufFile(const std::string& path);
 
     const MappedFile& file() const { return *file_; }
@@ -99,5 +122,13 @@ class GgufFile {
     std::vector<GgufTensor> tensors_;
     std::map<std::string_view, size_t> tensor_index_;
 };
+
+/// Throws kd::Error{corrupt} naming `path`, the tensor and the place if a weight is NaN or
+/// infinite: reads every weight of a float tensor, the scales (and minima) of a quantised one.
+void check_finite(const GgufTensor& tensor, const std::string& path);
+
+/// `text` from a file, fit for a one-line message: bytes outside printable ASCII become \xNN, what
+/// exceeds 64 bytes becomes "...".
+std::string printable(std::string_view text);
 
 }  // namespace kd

@@ -10,16 +10,17 @@
 namespace kd {
 
 /// x[r, c] ~ scale[r, c / 32] * q[r, c]. `sum` holds the exact integer sum of each block's q, which
-/// the linear op needs for weights with a minimum or an offset.
+/// the linear op needs for weights with an offset; `scaled_sum` is for weights with a minimum.
 struct QuantRows {
     int64_t rows = 0;
     int64_t columns = 0;     // a multiple of 32
     int8_t* q = nullptr;     // [rows, columns], in -127..127
     float* scale = nullptr;  // [rows, columns / 32]
     int32_t* sum = nullptr;  // [rows, columns / 32]
+    float* scaled_sum = nullptr;  // [rows, columns / 32] scale * sum
 
     static size_t bytes(int64_t rows, int64_t columns);
-    /// Lays the three arrays out in `memory` (64-byte aligned, at least bytes(rows, columns)).
+    /// Lays the four arrays out in `memory` (64-byte aligned, at least bytes(rows, columns)).
     static QuantRows in(std::byte* memory, int64_t rows, int64_t columns);
 };
 
@@ -28,8 +29,9 @@ struct QuantRowsParams {
     QuantRows out;
 };
 
-/// scale = max|x| / 127 of the block, q = round to nearest even of x / scale; all zero where max|x|
-/// is 0. A NaN or infinity in x makes the block's scale NaN (it must not pass unseen).
+/// scale = max|x| / 127 of the block, q = round to nearest even of x / scale (both divisions in
+/// float); all zero where the scale is 0. A NaN or infinity in x makes the block's scale and
+/// scaled_sum NaN and its q and sum 0 (it must not pass unseen).
 void quant_rows(const QuantRowsParams& params, Stream& stream);
 void quant_rows_ref(const QuantRowsParams& params);
 

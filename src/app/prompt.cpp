@@ -1,0 +1,74 @@
+#include "app/prompt.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "formats/chat_template.h"
+
+namespace kd {
+
+std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view prompt, bool raw) {
+    if (prompt.empty()) KD_THROW(invalid_argument, "the prompt is empty");
+    if (raw) return tokenizer.encode(prompt, /*parse_special=*/true);
+    if (tokenizer.chat_template().empty()) {
+        KD_THROW(invalid_argument, "the model has no chat template: use --raw");
+    }
+    const ChatTemplate chat(tokenizer.chat_template());
+    nlohmann::ordered_json variables;
+    variables["messages"] = {{{"role", "user"}, {"content", prompt}}};
+    variables["add_generation_prompt"] = true;
+    variables["bos_token"] = tokenizer.token_text(tokenizer.bos());
+    variables["eos_token"] = tokenizer.token_text(tokenizer.eos());
+    return tokenizer.encode(chat.render(variables), /*parse_special=*/true);
+}
+
+std::string read_text(const std::string& path) {
+    std::FILE* in = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
+    if (in == nullptr) KD_THROW(io, "cannot open {}: {}", path, std::strerror(errno));
+    struct stat info {};
+    if (fstat(fileno(in), &info) == 0 && S_ISDIR(info.st_mode)) {
+        std::fclose(in);
+        KD_THROW(io, "{} is a directory", path);
+    }
+    std::string text;
+    char buffer[65536];
+    for (size_t got = 0; (got = std::fread(buffer, 1, sizeof buffer, in)) > 0;) {
+        text.append(buffer, got);
+    }
+    const bool failed = std::ferror(in) != 0;
+    if (in != stdin) std::fclose(in);
+    if (failed) KD_THROW(io, "cannot read {}: {}", path, std::strerror(errno));
+    return text;
+}
+
+std::vector<PromptLine> read_prompts(const std::string& path, int32_t limit) {
+    std::vector<PromptLine> prompts;
+    std::istringstream lines(read_text(path));
+    int32_t number = 0;
+    for (std::string line; std::getline(lines, line);) {
+        ++number;
+        if (limit > 0 && static_cast<int32_t>(prompts.size()) == limit) break;
+        if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+        const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+        const bool good = json.is_object() && json.contains("turns") && json["turns"].is_array() &&
+                          !json["turns"].empty() && json["turns"][0].is_string();
+        if (!good) {
+            KD_THROW(corrupt, "{} line {}: expected {{\"id\", \"turns\": [text, ...]}}", path,
+                     number);
+        }
+        const auto id = json.find("id");
+        prompts.push_back({.id = id != json.end() && id->is_string() ? id->get<std::string>()
+                                                                     : fmt::format("{}", number),
+                           .turn = json["turns"][0].get<std::string>()});
+    }
+    if (prompts.empty()) KD_THROW(invalid_argument, "{} holds no prompt", path);
+    return prompts;
+}
+
+}  // namespace kd

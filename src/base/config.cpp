@@ -1,0 +1,58 @@
+#include "base/config.h"
+
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/views.h"
+
+namespace kd {
+
+namespace {
+
+void expect_range(const char* name, int64_t value, int64_t min, int64_t max) {
+    if (value < min || value > max) {
+        KD_THROW(invalid_argument, "{} {} is outside {}..{}", name, value, min, max);
+    }
+}
+
+std::string variable(const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? std::string() : std::string(value);
+}
+
+}  // namespace
+
+const char* name_of(SpeculativeAlgorithm algorithm) {
+    switch (algorithm) {
+        case SpeculativeAlgorithm::none: return "none";
+        case SpeculativeAlgorithm::ngram: return "ngram";
+        case SpeculativeAlgorithm::oracle: return "oracle";
+    }
+    return "?";
+}
+
+void validate(const Config& config) {
+    expect_range("context length", config.context_length, 0, 1 << 24);
+    expect_range("threads", config.threads, 0, 1024);
+    expect_range("max running requests", config.max_running_requests, 1, 4096);
+    expect_range("max total tokens", config.max_total_tokens, 0, 1 << 30);
+    expect_range("chunked prefill size", config.chunked_prefill_size, 1, 8192);
+    expect_range("speculative num draft tokens", config.max_draft_tokens, 1, kMaxTreeNodes);
+    if (config.speculative_algorithm == SpeculativeAlgorithm::oracle &&
+        config.speculative_draft_model_path.empty()) {
+        KD_THROW(invalid_argument,
+                 "the oracle drafter needs a profile: --speculative-draft-model-path FILE.json");
+    }
+}
+
+Environment read_environment() {
+    std::string cache = variable("KDTREE_CACHE");
+    if (cache.empty()) {
+        const std::string xdg = variable("XDG_CACHE_HOME");
+        const std::string home = variable("HOME");
+        cache = !xdg.empty() ? xdg + "/kdtree" : home + "/.cache/kdtree";
+    }
+    return {.cache_folder = cache};
+}
+
+}  // namespace kd

@@ -1,0 +1,34 @@
+// Every setting of the engine, defaults beside the fields, and the environment, read in one place.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace kd {
+
+enum class SpeculativeAlgorithm : uint8_t { none, ngram, oracle };
+const char* name_of(SpeculativeAlgorithm algorithm);
+
+struct Config {
+    std::string model = "smollm2";  // a name the project can fetch, or a .gguf file
+    int32_t context_length = 0;     // tokens of one session, prompt and answer; 0: the model's
+    int32_t threads = 0;            // 0: what affinity and cgroup allow
+    int32_t max_running_requests = 1;
+    int32_t max_total_tokens = 0;  // slots of the KV pool; 0: context_length for every request
+    int32_t chunked_prefill_size = 128;  // prompt rows in one round, all sessions together
+    bool reference_kernels = false;      // every op by its plain reference; slow
+    SpeculativeAlgorithm speculative_algorithm = SpeculativeAlgorithm::ngram;
+    std::string speculative_draft_model_path;  // oracle: its profile
+    int32_t max_draft_tokens = 32;             // most verified rows of one tree, the root included
+};
+
+/// Throws kd::Error naming the first setting out of range.
+void validate(const Config& config);
+
+/// What the environment says. The only reader of KDTREE_* variables.
+struct Environment {
+    std::string cache_folder;  // $KDTREE_CACHE, else kdtree in the XDG cache
+};
+Environment read_environment();
+
+}  // namespace kd

@@ -1,0 +1,15 @@
+// Logs go to stderr through spdlog; nothing is logged inside a round.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+namespace kd {
+
+void log_info(std::string_view message);
+void log_warning(std::string_view message);
+/// Also shows info messages; the default shows warnings only.
+void set_verbose(bool verbose);
+
+}  // namespace kd

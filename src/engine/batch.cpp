@@ -1,0 +1,29 @@
+#include "engine/batch.h"
+
+namespace kd {
+
+Batch::Batch(const BatchLimits& batch_limits)
+    : limits(batch_limits), logits(int64_t{limits.tree_rows()} * limits.vocabulary) {
+    const auto sessions = static_cast<size_t>(limits.sessions);
+    const auto rows = static_cast<size_t>(limits.rows());
+    entries.reserve(sessions);
+    draft_contexts.reserve(sessions);
+    draft_lattices.reserve(sessions);
+    for (size_t i = 0; i < sessions; ++i) {
+        lattices.emplace_back(limits.depth_capacity, limits.state_capacity);
+        trees.emplace_back(limits.nodes);
+        accepted.emplace_back(limits.nodes);
+    }
+    for (std::vector<int32_t>* list : {&tokens, &positions, &slots, &logit_rows, &move_from,
+                                       &move_to, &ingest_tokens, &ingest_slots}) {
+        list->reserve(rows);
+    }
+    budget_trees.reserve(sessions);
+    segments.reserve(sessions);
+    first_row.reserve(sessions);
+    first_logit.reserve(sessions);
+    draws.resize(static_cast<size_t>(limits.nodes) + 1);
+    ingest.reserve(sessions);
+}
+
+}  // namespace kd

@@ -1,0 +1,92 @@
+// What one round works on: the sessions that take part and the fixed-capacity values that flow
+// between its stages. Allocated once; a round allocates nothing.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backends/cpu/lazy_array.h"
+#include "base/sampling_params.h"
+#include "base/storage.h"
+#include "base/views.h"
+#include "core/budget.h"
+#include "core/sampling.h"
+#include "core/tree.h"
+#include "models/drafter.h"
+#include "models/model.h"
+
+namespace kd {
+
+enum class DraftShape : uint8_t { plain, chain, tree };
+
+/// How a session wants to speculate. Plain decoding is a tree of the root alone.
+struct Speculation {
+    DraftShape shape = DraftShape::tree;
+    int32_t nodes = 0;  // verified rows of a tree, the root included; 0: the cost model picks
+};
+
+/// One session's part of a round, as the scheduler planned it.
+struct BatchEntry {
+    int32_t session = 0;              // its number in the running table
+    std::span<const int32_t> tokens;  // all its tokens
+    int32_t context = 0;              // committed tokens: rows in the cache
+    int32_t prefill_rows = 0;         // > 0: a prompt chunk of so many rows; 0: a draft tree
+    std::span<const int32_t> table;   // slot of each position that has one
+    std::span<const int32_t> tail;    // [max nodes] scratch slots of a tree
+    Speculation speculation;
+    int32_t max_depth = 0;  // deepest node that could still be emitted
+    SamplingParams sampling;
+    std::span<const int32_t> known_continuation;
+};
+
+/// Sizes that bound every round.
+struct BatchLimits {
+    int32_t sessions = 0;
+    int32_t nodes = 0;         // of one tree
+    int32_t prefill_rows = 0;  // of all prompt chunks together
+    int32_t depth_capacity = 0;
+    int32_t state_capacity = 0;
+    int32_t vocabulary = 0;
+
+    int32_t tree_rows() const { return sessions * nodes; }
+    int32_t rows() const { return tree_rows() + prefill_rows; }
+};
+
+struct Batch {
+    explicit Batch(const BatchLimits& batch_limits);
+
+    BatchLimits limits;
+    std::vector<BatchEntry> entries;  // filled by the scheduler
+
+    // draft
+    std::vector<DraftContext> draft_contexts;  // [decoding entries]
+    std::vector<LatticeView> draft_lattices;   // [decoding entries]
+    std::vector<LatticeStorage> lattices;      // [sessions] by entry
+    // tree
+    std::vector<TreeStorage> trees;  // [sessions] by entry
+    TreeScratch tree_scratch;
+    std::vector<BudgetTree> budget_trees;  // [decoding entries]
+    double overhead_s = 0;                 // of a round outside the forward, as measured lately
+    // verify
+    std::vector<int32_t> tokens;     // [rows]
+    std::vector<int32_t> positions;  // [rows]
+    std::vector<int32_t> slots;      // [rows]
+    std::vector<AttnSegment> segments;
+    std::vector<int32_t> logit_rows;
+    LazyArray<float> logits;           // [tree rows, vocabulary]
+    std::vector<int32_t> first_row;    // [entries]
+    std::vector<int32_t> first_logit;  // [entries]
+    // accept
+    std::vector<AcceptedStorage> accepted;  // [sessions] by entry
+    std::vector<double> draws;              // [nodes]
+    SamplerScratch sampler;
+    // commit
+    std::vector<int32_t> move_from;  // [tree rows]
+    std::vector<int32_t> move_to;
+    std::vector<IngestSegment> ingest;
+    std::vector<int32_t> ingest_tokens;  // [rows]
+    std::vector<int32_t> ingest_slots;
+};
+
+}  // namespace kd

@@ -1,0 +1,159 @@
+#include "engine/cost_measure.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "kdtree_version.h"
+
+namespace kd {
+
+namespace {
+
+constexpr int kPasses = 5;
+// Densest where trees on a CPU live; between the points the table interpolates.
+constexpr int32_t kRows[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128};
+
+double time_forward(const RoundContext& context, Batch& batch, int32_t rows, int32_t tokens,
+                    std::span<const int32_t> tail, std::span<const int32_t> positions) {
+    // One chain of `rows` nodes on a context of `tokens`: what its rows hold does not matter.
+    const TreeView tree = batch.trees[0].view();
+    *tree.count = 0;
+    std::vector<int32_t> ids(static_cast<size_t>(rows), 0);
+    std::vector<int32_t> where, logit_rows;
+    for (int32_t row = 0; row < rows; ++row) {
+        where.push_back(tokens + row);
+        logit_rows.push_back(row);
+    }
+    const auto count = static_cast<size_t>(rows);
+    const AttnSegment segment = {.first_row = 0,
+                                 .rows = rows,
+                                 .context = positions.first(static_cast<size_t>(tokens)),
+                                 .slots = tail.first(count)};
+    const int64_t vocabulary = batch.limits.vocabulary;
+    const auto begin = std::chrono::steady_clock::now();
+    context.model->forward({.tokens = ids,
+                            .positions = where,
+                            .slots = tail.first(count),
+                            .segments = {&segment, 1},
+                            .logit_rows = logit_rows,
+                            .kv = context.kv,
+                            .logits = {.data = batch.logits.data(),
+                                       .rows = batch.limits.tree_rows(),
+                                       .columns = vocabulary,
+                                       .stride = vocabulary}},
+                           *context.stream);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+std::string processor_name() {
+    std::ifstream info("/proc/cpuinfo");
+    for (std::string line; std::getline(info, line);) {
+        if (line.starts_with("model name") || line.starts_with("flags")) return line;
+    }
+    return "unknown";
+}
+
+}  // namespace
+
+CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_rows,
+                       int32_t max_context, std::span<const int32_t> tail) {
+    CostTable table;
+    for (const int32_t rows : kRows) {
+        if (rows <= max_rows) table.rows.push_back(rows);
+    }
+    if (table.rows.back() != max_rows) table.rows.push_back(max_rows);
+    const int32_t far = std::min(max_context, 1024);
+    table.contexts = {0, far};
+    const size_t points = table.rows.size() * table.contexts.size();
+    // Any slots do as a context; the pool's first ones are as good as others.
+    std::vector<int32_t> positions;
+    for (int32_t i = 0; i < far; ++i) positions.push_back(i);
+    // Interleaved passes, so that a disturbance spreads over all points; the median drops it.
+    std::vector<std::vector<double>> seconds(points);
+    for (int pass = 0; pass < kPasses + 1; ++pass) {
+        for (size_t point = 0; point < points; ++point) {
+            const double s =
+                time_forward(context, batch, table.rows[point % table.rows.size()],
+                             table.contexts[point / table.rows.size()], tail, positions);
+            if (pass > 0) seconds[point].push_back(s);  // the first pass warms up
+        }
+    }
+    for (std::vector<double>& each : seconds) {
+        std::nth_element(each.begin(), each.begin() + kPasses / 2, each.end());
+        table.seconds.push_back(each[kPasses / 2]);
+    }
+    table.correction.assign(table.rows.size(), 1.0);
+    return table;
+}
+
+std::string cost_cache_path(const std::string& cache_folder, const std::string& model_path,
+                            int threads, int32_t max_rows) {
+    struct stat file {};
+    stat(model_path.c_str(), &file);
+    const std::string key =
+        fmt::format("{}|{}|{}|{}|{}|{}|{}", model_path, file.st_size, file.st_mtime, threads,
+                    max_rows, KDTREE_COMMIT, processor_name());
+    return fmt::format("{}/cost-{:016x}.json", cache_folder, std::hash<std::string>{}(key));
+}
+
+CostTable load_cost(const std::string& path) {
+    std::ifstream in(path);
+    std::stringstream text;
+    text << in.rdbuf();
+    const auto json = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+    CostTable table;
+    try {
+        if (!json.is_object() || json.at("schema") != 1) return {};
+        json.at("rows").get_to(table.rows);
+        json.at("contexts").get_to(table.contexts);
+        json.at("seconds").get_to(table.seconds);
+    } catch (const nlohmann::json::exception&) {
+        return {};
+    }
+    const bool whole =
+        !table.rows.empty() && table.rows.front() == 1 && table.contexts.size() == 2 &&
+        std::is_sorted(table.rows.begin(), table.rows.end()) &&
+        std::is_sorted(table.contexts.begin(), table.contexts.end()) &&
+        table.seconds.size() == table.rows.size() * table.contexts.size() &&
+        std::all_of(table.seconds.begin(), table.seconds.end(), [](double s) { return s > 0; });
+    if (!whole) return {};
+    table.correction.assign(table.rows.size(), 1.0);
+    return table;
+}
+
+std::string save_cost(const CostTable& table, const std::string& path) {
+    std::error_code error;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+    const std::string text = nlohmann::json{
+        {"schema", 1},
+        {"rows", table.rows},
+        {"contexts", table.contexts},
+        {"seconds",
+         table.seconds}}.dump();
+    const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
+    std::FILE* out = std::fopen(temporary.c_str(), "w");
+    bool written = out != nullptr && std::fwrite(text.data(), 1, text.size(), out) == text.size();
+    int why = written ? 0 : errno;
+    if (out != nullptr && std::fclose(out) != 0) {
+        why = written ? errno : why;
+        written = false;
+    }
+    if (written && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
+    if (why == 0) why = errno;
+    unlink(temporary.c_str());
+    return fmt::format("cannot keep the cost table in {}: {}", path, std::strerror(why));
+}
+
+}  // namespace kd

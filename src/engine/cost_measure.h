@@ -1,0 +1,28 @@
+// The cost table of this machine: measured once for a model file, a thread count and a build, kept
+// in the cache folder.
+#pragma once
+
+#include <string>
+
+#include "core/budget.h"
+#include "engine/round.h"
+
+namespace kd {
+
+/// Times forwards of 1 to `max_rows` rows at two contexts (median of interleaved passes). Uses the
+/// cache's slots as they are: call it while no session has rows there, or accept that tail slots
+/// [first_tail, first_tail + max_rows) are overwritten.
+CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_rows,
+                       int32_t max_context, std::span<const int32_t> tail);
+
+/// Where the table for these is kept.
+std::string cost_cache_path(const std::string& cache_folder, const std::string& model_path,
+                            int threads, int32_t max_rows);
+
+/// An empty table if there is none or it cannot be read.
+CostTable load_cost(const std::string& path);
+/// Writes through a temporary file; a failure leaves nothing behind and is returned as a message
+/// (empty: written).
+std::string save_cost(const CostTable& table, const std::string& path);
+
+}  // namespace kd

@@ -1,0 +1,259 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/cost_measure.h"
+#include "formats/oracle_profile.h"
+#include "models/ngram_drafter.h"
+#include "models/oracle_drafter.h"
+
+namespace kd {
+
+std::string_view name_of(FinishReason reason) {
+    switch (reason) {
+        case FinishReason::none:
+            return "none";
+        case FinishReason::stop:
+            return "stop";
+        case FinishReason::length:
+            return "length";
+        case FinishReason::abort:
+            return "abort";
+    }
+    return "?";
+}
+
+std::string resolve_model(const std::string& model) {
+    if (model == "smollm2") {
+        const std::string path =
+            read_environment().cache_folder + "/SmolLM2-135M-Instruct.Q4_1.gguf";
+        if (!std::filesystem::exists(path)) {
+            KD_THROW(not_found, "model smollm2 is not at {}: ./quickstart fetches it", path);
+        }
+        return path;
+    }
+    if (!model.ends_with(".gguf") && !std::filesystem::exists(model)) {
+        KD_THROW(not_found, "model \"{}\" is neither a known name (smollm2) nor a file", model);
+    }
+    return model;
+}
+
+Engine::Engine(const Config& config) : config_(config) {
+    load();
+}
+
+Engine::Engine(const Config& config, std::unique_ptr<Drafter> drafter)
+    : config_(config), drafter_(std::move(drafter)) {
+    load();
+}
+
+Engine::~Engine() = default;
+
+void Engine::load() {
+    validate(config_);
+    config_.model = resolve_model(config_.model);
+    if (config_.threads == 0) config_.threads = default_threads();
+    file_ = std::make_unique<GgufFile>(config_.model);
+    const ModelConfig shape = read_model_config(*file_);
+    tokenizer_ = std::make_unique<Tokenizer>(*file_);
+    if (config_.context_length == 0) config_.context_length = shape.context_length;
+    if (config_.context_length > shape.context_length) {
+        KD_THROW(invalid_argument, "context length {} is beyond the model's {}",
+                 config_.context_length, shape.context_length);
+    }
+    const int64_t slots = config_.max_total_tokens > 0
+                              ? int64_t{config_.max_total_tokens}
+                              : int64_t{config_.context_length} * config_.max_running_requests;
+    if (slots > (int64_t{1} << 30)) {
+        KD_THROW(invalid_argument, "a pool of {} tokens is beyond {}", slots, 1 << 30);
+    }
+    config_.max_total_tokens = static_cast<int32_t>(slots);
+
+    if (drafter_ == nullptr) {
+        switch (config_.speculative_algorithm) {
+            case SpeculativeAlgorithm::none:
+                break;
+            case SpeculativeAlgorithm::ngram:
+                drafter_ = std::make_unique<NgramDrafter>(config_.max_running_requests,
+                                                          config_.max_draft_tokens - 1);
+                break;
+            case SpeculativeAlgorithm::oracle:
+                drafter_ = std::make_unique<OracleDrafter>(
+                    read_oracle_profile(config_.speculative_draft_model_path), shape.vocabulary);
+                break;
+        }
+    }
+    if (drafter_ == nullptr) config_.max_draft_tokens = 1;
+
+    const BatchLimits limits = {.sessions = config_.max_running_requests,
+                                .nodes = config_.max_draft_tokens,
+                                .prefill_rows = config_.chunked_prefill_size,
+                                .depth_capacity = drafter_ ? drafter_->depth_capacity : 1,
+                                .state_capacity = drafter_ ? drafter_->state_capacity : 1,
+                                .vocabulary = shape.vocabulary};
+    threads_ = std::make_unique<ThreadPool>(config_.threads);
+    stream_ = {.threads = threads_.get(),
+               .kernels = config_.reference_kernels ? Kernels::reference : Kernels::fast};
+    model_ = load_model(*file_,
+                        {.rows = limits.rows(),
+                         .logit_rows = limits.tree_rows(),
+                         .keys = config_.context_length + limits.nodes},
+                        stream_);
+
+    kv_ = {.type = config_.reference_kernels ? DType::f32 : DType::f16,
+           .layers = shape.layers,
+           .slots = slots + limits.tree_rows(),
+           .kv_heads = shape.kv_heads,
+           .head_dim = shape.head_dim};
+    kv_memory_ = std::make_unique<LazyArray<std::byte>>(kv_.bytes());
+    kv_.data = kv_memory_->data();
+    pool_ = std::make_unique<SlotPool>(static_cast<int32_t>(slots));
+    for (int32_t i = 0; i < limits.tree_rows(); ++i) {
+        tail_slots_.push_back(static_cast<int32_t>(slots) + i);
+    }
+    batch_ = std::make_unique<Batch>(limits);
+    running_.resize(static_cast<size_t>(config_.max_running_requests), nullptr);
+}
+
+RequestId Engine::submit(Request request) {
+    validate(request.sampling);
+    const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+    const int64_t room = std::min(config_.context_length, pool_->total());
+    if (prompt_tokens == 0) KD_THROW(invalid_argument, "the prompt is empty");
+    if (prompt_tokens >= room) {
+        KD_THROW(invalid_argument, "the prompt has {} tokens, the context holds {}", prompt_tokens,
+                 room);
+    }
+    for (const int32_t token : request.prompt) {
+        if (token < 0 || token >= model_->config.vocabulary) {
+            KD_THROW(invalid_argument, "token {} is outside the vocabulary of {}", token,
+                     model_->config.vocabulary);
+        }
+    }
+    if (request.max_tokens < 0) {
+        KD_THROW(invalid_argument, "max tokens {} is negative", request.max_tokens);
+    }
+    for (const std::string& stop : request.stop) {
+        if (stop.empty()) KD_THROW(invalid_argument, "a stop string is empty");
+    }
+    if (request.speculation.nodes < 0 || request.speculation.nodes > kMaxTreeNodes) {
+        KD_THROW(invalid_argument, "speculative num draft tokens {} is outside 1..{}",
+                 request.speculation.nodes, kMaxTreeNodes);
+    }
+    if (drafter_ == nullptr) request.speculation = {.shape = DraftShape::plain};
+    if (request.speculation.nodes > config_.max_draft_tokens) {
+        KD_THROW(invalid_argument,
+                 "speculative num draft tokens {} is beyond the {} this engine was loaded for",
+                 request.speculation.nodes, config_.max_draft_tokens);
+    }
+    if (request.speculation.shape != DraftShape::plain && request.speculation.nodes == 0) cost();
+    const RequestId id = next_id_++;
+    auto session = std::make_unique<Session>(id, std::move(request), *pool_, *tokenizer_);
+    waiting_.push_back(session.get());
+    sessions_.emplace(id, std::move(session));
+    return id;
+}
+
+void Engine::cancel(RequestId id) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end() || found->second->finish != FinishReason::none) return;
+    finish(*found->second, FinishReason::abort);
+    std::erase(waiting_, found->second.get());
+}
+
+Delta Engine::poll(RequestId id) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) KD_THROW(invalid_argument, "no request {}", id);
+    Session& session = *found->second;
+    Delta delta = {.ids = std::exchange(session.new_ids, {}),
+                   .text = std::exchange(session.new_text, {}),
+                   .finish = session.finish,
+                   .stats = session.stats};
+    if (session.finish != FinishReason::none) sessions_.erase(found);
+    return delta;
+}
+
+RequestId Engine::request_of(const BatchEntry& entry) const {
+    return planned_[static_cast<size_t>(&entry - batch_->entries.data())]->id;
+}
+
+int32_t Engine::running() const {
+    return static_cast<int32_t>(std::count_if(running_.begin(), running_.end(),
+                                              [](const Session* each) { return each != nullptr; }));
+}
+
+const CostTable& Engine::cost() {
+    if (!cost_.has_value()) {
+        const std::string path = cost_cache_path(read_environment().cache_folder, config_.model,
+                                                 config_.threads, batch_->limits.tree_rows());
+        CostTable table = load_cost(path);
+        if (table.empty()) {
+            KD_CHECK(pool_->used() == 0 || running() > 0, "slots in use without a session");
+            log_info("measuring the cost of verification (once a machine, model and build)");
+            table = measure_cost(round_context(), *batch_, batch_->limits.tree_rows(),
+                                 std::min(config_.context_length, pool_->total()), tail_slots_);
+            const std::string problem = save_cost(table, path);
+            if (!problem.empty()) log_warning(problem);
+        }
+        cost_ = std::move(table);
+    }
+    return *cost_;
+}
+
+RoundContext Engine::round_context() {
+    return {.model = model_.get(),
+            .drafter = drafter_.get(),
+            .kv = kv_,
+            .stream = &stream_,
+            .cost = cost_.has_value() ? &*cost_ : &no_cost_};
+}
+
+const RoundStats* Engine::step() {
+    admit();
+    plan();
+    if (batch_->entries.empty()) return nullptr;
+    stats_ = run_round(*batch_, round_context());
+    refine_cost(stats_);
+    apply(stats_);
+    return &stats_;
+}
+
+void Engine::refine_cost(const RoundStats& stats) {
+    const double overhead = stats.total_s - stats.verify_s;
+    // A short memory: overheads follow the drafter and the batch.
+    batch_->overhead_s += 0.1 * (overhead - batch_->overhead_s);
+    if (!cost_.has_value()) return;
+    double context = 0;
+    for (const AttnSegment& segment : batch_->segments) {
+        context += static_cast<double>(segment.context.size()) * segment.rows;
+    }
+    const auto rows = static_cast<int32_t>(batch_->tokens.size());
+    cost_->observe(rows, context / rows, stats.verify_s);
+}
+
+void Engine::check_books() const {
+    int32_t used = 0;
+    for (const auto& [id, session] : sessions_) {
+        used += session->table.tokens();
+        KD_CHECK(session->finish == FinishReason::none || session->table.tokens() == 0,
+                 "request {} is finished and holds {} slots", id, session->table.tokens());
+        KD_CHECK(session->committed <= session->table.tokens(), "request {}: {} rows, {} slots", id,
+                 session->committed, session->table.tokens());
+        // Every emitted token but the last has its row, once the prompt is in.
+        KD_CHECK(session->number < 0 || session->prefilling() ||
+                     session->committed + 1 == static_cast<int32_t>(session->tokens.size()),
+                 "request {}: {} rows for {} tokens", id, session->committed,
+                 session->tokens.size());
+    }
+    KD_CHECK(used == pool_->used(), "{} slots in tables, {} taken from the pool", used,
+             pool_->used());
+    KD_CHECK(pool_->free() + pool_->used() == pool_->total(), "{} free + {} used != {}",
+             pool_->free(), pool_->used(), pool_->total());
+}
+
+}  // namespace kd

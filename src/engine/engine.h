@@ -1,0 +1,111 @@
+// The engine: sessions, their memory, the scheduler and the only loop.
+//
+// One thread calls submit, cancel, step and poll. A request becomes a session, waits until it is
+// admitted to the running table, runs its prompt in chunks and then decodes, a tree a round. When
+// the pool runs short the session admitted last gives its slots back and waits again; its tokens
+// are kept and its rows computed anew, to the same bits, so its text does not change.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/config.h"
+#include "base/sampling_params.h"
+#include "core/budget.h"
+#include "engine/batch.h"
+#include "engine/round.h"
+#include "engine/session.h"
+#include "formats/gguf.h"
+#include "formats/tokenizer.h"
+#include "kv/pool.h"
+#include "models/drafter.h"
+#include "models/model.h"
+
+namespace kd {
+
+class Engine {
+  public:
+    /// Loads model and drafter. Throws kd::Error for bad settings and files.
+    explicit Engine(const Config& config);
+    /// With a drafter of the caller's in place of the configured one (tests).
+    Engine(const Config& config, std::unique_ptr<Drafter> drafter);
+    ~Engine();
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+
+    /// Throws kd::Error naming the value for a request that can never be served: an empty prompt,
+    /// one that leaves no room in the context, tokens outside the vocabulary, bad sampling
+    /// parameters, more nodes than the engine was configured for.
+    RequestId submit(Request request);
+    /// Ends a request; unknown and finished ones are ignored.
+    void cancel(RequestId id);
+    /// Runs one round and returns its facts, valid until the next call; null when nothing is left.
+    const RoundStats* step();
+    /// What is new. After a delta that carries a finish reason the id is forgotten; polling an
+    /// unknown id throws kd::Error.
+    Delta poll(RequestId id);
+
+    const Config& config() const { return config_; }  // with all defaults resolved
+    const ModelConfig& model_config() const { return model_->config; }
+    const Tokenizer& tokenizer() const { return *tokenizer_; }
+    /// Trees and accepted paths of the last round.
+    const Batch& last_batch() const { return *batch_; }
+    RequestId request_of(const BatchEntry& entry) const;
+    int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+    int32_t running() const;
+    /// Measures the cost table now (or reads it from the cache) if that did not happen yet.
+    const CostTable& cost();
+    /// Aborts unless free + used = total and every committed row and emitted token is accounted
+    /// for.
+    void check_books() const;
+
+  private:
+    void load();
+    void admit();
+    void plan();
+    void plan_prefill(Session& session, int32_t& rows_left);
+    void plan_decode(Session& session);
+    bool reserve(Session& session, int32_t tokens);
+    void retract(Session& session);
+    void apply(const RoundStats& stats);
+    void emit(Session& session, std::span<const int32_t> emitted);
+    void finish(Session& session, FinishReason reason);
+    int32_t token_limit(const Session& session) const;
+    RoundContext round_context();
+    void refine_cost(const RoundStats& stats);
+
+    Config config_;
+    std::unique_ptr<GgufFile> file_;
+    std::unique_ptr<Tokenizer> tokenizer_;
+    std::unique_ptr<ThreadPool> threads_;
+    Stream stream_;
+    std::unique_ptr<Model> model_;
+    std::unique_ptr<Drafter> drafter_;
+    std::unique_ptr<LazyArray<std::byte>> kv_memory_;
+    KvView kv_;
+    std::unique_ptr<SlotPool> pool_;
+    std::vector<int32_t> tail_slots_;  // [running requests, nodes]
+    std::unique_ptr<Batch> batch_;
+    std::optional<CostTable> cost_;
+    CostTable no_cost_;
+    RoundStats stats_;
+
+    RequestId next_id_ = 1;
+    uint64_t next_admission_ = 1;
+    std::map<RequestId, std::unique_ptr<Session>> sessions_;  // until polled to their end
+    std::deque<Session*> waiting_;
+    std::vector<Session*> running_;       // [running requests] by session number; null: free
+    std::vector<Session*> planned_;       // [batch entries]
+    std::vector<Session*> oldest_first_;  // scratch of plan()
+};
+
+/// The file of a model name or path. Throws kd::Error naming it if there is none.
+std::string resolve_model(const std::string& model);
+
+}  // namespace kd

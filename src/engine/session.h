@@ -1,0 +1,80 @@
+// A request and what became of it: the session.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/sampling_params.h"
+#include "engine/batch.h"
+#include "engine/round.h"
+#include "engine/text_stream.h"
+#include "formats/tokenizer.h"
+#include "kv/pool.h"
+
+namespace kd {
+
+using RequestId = uint64_t;
+
+struct Request {
+    std::vector<int32_t> prompt;  // at least one token
+    SamplingParams sampling;
+    int32_t max_tokens = 0;  // 0: as many as the context holds
+    std::vector<std::string> stop;
+    Speculation speculation;
+    std::vector<int32_t> known_continuation;  // for the oracle drafter
+};
+
+enum class FinishReason : uint8_t { none, stop, length, abort };
+std::string_view name_of(FinishReason reason);
+
+/// What one session did so far. Seconds of the rounds it took part in.
+struct SessionStats {
+    int32_t prompt_tokens = 0;
+    int32_t tokens = 0;  // emitted
+    int32_t rounds = 0;  // decoding rounds
+    int32_t nodes = 0;   // verified rows, roots included
+    int32_t retracted = 0;
+    double prefill_s = 0;
+    double decode_s = 0;
+    RoundStats phases;  // sums over its decoding rounds
+};
+
+/// What is new since the last poll.
+struct Delta {
+    std::vector<int32_t> ids;  // emitted tokens, a stop token included
+    std::string text;          // whole characters, ended before any stop string
+    FinishReason finish = FinishReason::none;
+    SessionStats stats;
+};
+
+/// Owns its slots through the page table; owned by Engine::sessions_.
+struct Session {
+    Session(RequestId request_id, Request&& asked, SlotPool& pool, const Tokenizer& tokenizer)
+        : id(request_id),
+          request(std::move(asked)),
+          tokens(request.prompt),
+          table(pool),
+          text(tokenizer, request.stop) {
+        stats.prompt_tokens = static_cast<int32_t>(tokens.size());
+    }
+
+    RequestId id;
+    Request request;
+    std::vector<int32_t> tokens;  // prompt and emitted
+    int32_t committed = 0;        // rows in the cache
+    PageTable table;
+    TextStream text;
+    int32_t number = -1;     // in the running table; -1: waiting or finished
+    uint64_t admission = 0;  // larger: admitted later
+    FinishReason finish = FinishReason::none;
+    SessionStats stats;
+    std::vector<int32_t> new_ids;  // since the last poll
+    std::string new_text;
+
+    int32_t emitted() const { return static_cast<int32_t>(tokens.size() - request.prompt.size()); }
+    bool prefilling() const { return committed + 1 < static_cast<int32_t>(tokens.size()); }
+};
+
+}  // namespace kd

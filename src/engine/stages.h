@@ -1,0 +1,23 @@
+// The stages of a round. Each reads what the ones before it wrote in the batch.
+#pragma once
+
+#include "engine/batch.h"
+#include "engine/round.h"
+
+namespace kd {
+
+/// Lattices of the decoding entries. Entries that want no draft get an empty lattice.
+void draft_stage(Batch& batch, Drafter* drafter);
+/// Trees, cut to the fixed size an entry asked for or to the budget that `cost` favours. Returns
+/// the predicted seconds of the forward, 0 if no cost table was asked.
+double tree_stage(Batch& batch, CostTable& cost);
+/// Tokens, positions, slots and segments of the forward.
+void pack_stage(Batch& batch);
+/// The target's forward over all rows.
+void verify_stage(Batch& batch, const RoundContext& context);
+/// Accepted paths of the decoding entries.
+void accept_stage(Batch& batch);
+/// Accepted rows to their positions, committed rows to the drafter.
+void commit_stage(Batch& batch, const RoundContext& context);
+
+}  // namespace kd

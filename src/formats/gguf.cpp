@@ -1,0 +1,360 @@
+#include "formats/gguf.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+
+namespace kd {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "GGUF is read in place, little-endian");
+
+constexpr uint64_t kMaxSize = std::numeric_limits<int64_t>::max();
+constexpr int64_t kDefaultAlignment = 32;
+constexpr int64_t kMinAlignment = 8;  // the format wants a multiple of 8
+constexpr int64_t kMaxAlignment = 65536;
+constexpr uint32_t kMaxDims = 4;
+constexpr uint64_t kMaxKeyBytes = 65535;
+// The shortest encodings: a key of one byte with a one-byte value; a name of one byte with one
+// dimension. They bound the counts by what the file can hold.
+constexpr uint64_t kMinMetadataBytes = 8 + 1 + 4 + 1;
+constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
+
+/// Bytes of one number; 0 for strings, arrays and unknown codes.
+uint64_t number_bytes(uint32_t type) {
+    switch (static_cast<GgufValueType>(type)) {
+        case GgufValueType::u8:
+        case GgufValueType::i8:
+        case GgufValueType::boolean:
+            return 1;
+        case GgufValueType::u16:
+        case GgufValueType::i16:
+            return 2;
+        case GgufValueType::u32:
+        case GgufValueType::i32:
+        case GgufValueType::f32:
+            return 4;
+        case GgufValueType::u64:
+        case GgufValueType::i64:
+        case GgufValueType::f64:
+            return 8;
+        case GgufValueType::string:
+        case GgufValueType::array:
+            return 0;
+    }
+    return 0;
+}
+
+// ggml's type codes; the gaps were given up by ggml and are named as they were.
+constexpr std::array<std::string_view, 42> kTensorTypeNames = {
+    "F32",   "F16",        "Q4_0",       "Q4_1",       "Q4_2",     "Q4_3",     "Q5_0",
+    "Q5_1",  "Q8_0",       "Q8_1",       "Q2_K",       "Q3_K",     "Q4_K",     "Q5_K",
+    "Q6_K",  "Q8_K",       "IQ2_XXS",    "IQ2_XS",     "IQ3_XXS",  "IQ1_S",    "IQ4_NL",
+    "IQ3_S", "IQ2_S",      "IQ4_XS",     "I8",         "I16",      "I32",      "I64",
+    "F64",   "IQ1_M",      "BF16",       "Q4_0_4_4",   "Q4_0_4_8", "Q4_0_8_8", "TQ1_0",
+    "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4",    "NVFP4",    "Q1_0"};
+
+std::optional<DType> dtype_of(uint32_t tensor_type) {
+    switch (tensor_type) {
+        case 0:
+            return DType::f32;
+        case 1:
+            return DType::f16;
+        case 2:
+            return DType::q4_0;
+        case 3:
+            return DType::q4_1;
+        case 8:
+            return DType::q8_0;
+        case 30:
+            return DType::bf16;
+        default:
+            return std::nullopt;
+    }
+}
+
+/// a * b + c, or nothing beyond 2^63 - 1. Every size that a file's numbers make goes through here.
+std::optional<uint64_t> checked_size(uint64_t a, uint64_t b, uint64_t c = 0) {
+    uint64_t product = 0;
+    uint64_t sum = 0;
+    if (__builtin_mul_overflow(a, b, &product) || __builtin_add_overflow(product, c, &sum) ||
+        sum > kMaxSize) {
+        return std::nullopt;
+    }
+    return sum;
+}
+
+/// Walks the header; every read is checked against the end of the file.
+class Cursor {
+  public:
+    explicit Cursor(const MappedFile& file) : file_(file) {}
+
+    const std::string& path() const { return file_.path(); }
+    uint64_t position() const { return position_; }
+    uint64_t remaining() const { return file_.bytes() - position_; }
+
+    const std::byte* take(uint64_t bytes, std::string_view field) {
+        if (bytes > remaining()) {
+            KD_THROW(corrupt, "{}: {}: {} bytes at offset {}, but the file ends after {}", path(),
+                     field, bytes, position_, remaining());
+        }
+        const std::byte* data = file_.data() + position_;
+        position_ += bytes;
+        return data;
+    }
+
+    template <class T>
+    T read(std::string_view field) {
+        T value;
+        std::memcpy(&value, take(sizeof value, field), sizeof value);
+        return value;
+    }
+
+    std::string_view read_string(std::string_view field) {
+        const uint64_t bytes = read<uint64_t>(field);
+        return {reinterpret_cast<const char*>(take(bytes, field)), bytes};
+    }
+
+    /// Refuses a count of things that take at least `least_bytes` each.
+    void check_count(uint64_t count, uint64_t least_bytes, std::string_view field) const {
+        if (count > remaining() / least_bytes) {
+            KD_THROW(corrupt, "{}: {}: {} is more than the {} bytes left in the file can hold",
+                     path(), field, count, remaining());
+        }
+    }
+
+  private:
+    const MappedFile& file_;
+    uint64_t position_ = 0;
+};
+
+void check_bools(const Cursor& cursor, std::span<const std::byte> bytes, std::string_view field) {
+    for (const std::byte byte : bytes) {
+        if (byte > std::byte{1}) {
+            KD_THROW(corrupt, "{}: {}: bool byte {} is neither 0 nor 1", cursor.path(), field,
+                     std::to_integer<int>(byte));
+        }
+    }
+}
+
+GgufArray read_array(Cursor& cursor, std::string_view field) {
+    GgufArray array;
+    array.element_type = cursor.read<uint32_t>(field);
+    const uint64_t count = cursor.read<uint64_t>(field);
+    array.count = count;
+    if (array.element_type == static_cast<uint32_t>(GgufValueType::array)) {
+        KD_THROW(unsupported, "{}: {}: arrays of arrays are not supported", cursor.path(), field);
+    }
+    if (array.element_type == static_cast<uint32_t>(GgufValueType::string)) {
+        cursor.check_count(count, sizeof(uint64_t), field);
+        array.strings.reserve(count);
+        for (uint64_t i = 0; i < count; ++i) array.strings.push_back(cursor.read_string(field));
+        return array;
+    }
+    const uint64_t element_bytes = number_bytes(array.element_type);
+    if (element_bytes == 0) {
+        KD_THROW(corrupt, "{}: {}: unknown array element type {}", cursor.path(), field,
+                 array.element_type);
+    }
+    cursor.check_count(count, element_bytes, field);
+    array.data = cursor.take(count * element_bytes, field);
+    if (array.element_type == static_cast<uint32_t>(GgufValueType::boolean)) {
+        check_bools(cursor, {array.data, count}, field);
+    }
+    return array;
+}
+
+GgufValue read_value(Cursor& cursor, std::string_view field) {
+    const uint32_t type = cursor.read<uint32_t>(field);
+    switch (static_cast<GgufValueType>(type)) {
+        case GgufValueType::u8:
+            return uint64_t{cursor.read<uint8_t>(field)};
+        case GgufValueType::i8:
+            return int64_t{cursor.read<int8_t>(field)};
+        case GgufValueType::u16:
+            return uint64_t{cursor.read<uint16_t>(field)};
+        case GgufValueType::i16:
+            return int64_t{cursor.read<int16_t>(field)};
+        case GgufValueType::u32:
+            return uint64_t{cursor.read<uint32_t>(field)};
+        case GgufValueType::i32:
+            return int64_t{cursor.read<int32_t>(field)};
+        case GgufValueType::f32:
+            return double{cursor.read<float>(field)};
+        case GgufValueType::boolean: {
+            const std::byte* byte = cursor.take(1, field);
+            check_bools(cursor, {byte, 1}, field);
+            return *byte == std::byte{1};
+        }
+        case GgufValueType::string:
+            return cursor.read_string(field);
+        case GgufValueType::array:
+            return read_array(cursor, field);
+        case GgufValueType::u64:
+            return cursor.read<uint64_t>(field);
+        case GgufValueType::i64:
+            return cursor.read<int64_t>(field);
+        case GgufValueType::f64:
+            return cursor.read<double>(field);
+    }
+    KD_THROW(corrupt, "{}: {}: unknown value type {}", cursor.path(), field, type);
+}
+
+uint32_t read_version(Cursor& cursor) {
+    const std::byte* magic = cursor.take(4, "magic");
+    if (std::memcmp(magic, "GGUF", 4) != 0) {
+        KD_THROW(corrupt, "{}: magic: not a GGUF file: it starts with '{}'", cursor.path(),
+                 printable({reinterpret_cast<const char*>(magic), 4}));
+    }
+    const uint32_t version = cursor.read<uint32_t>("version");
+    if (version == 2 || version == 3) return version;
+    if (version != 0 && (version & 0xffffu) == 0) {
+        KD_THROW(unsupported, "{}: version: {:#010x}: big-endian files are not supported",
+                 cursor.path(), version);
+    }
+    KD_THROW(unsupported, "{}: version: {} is not supported (2 and 3 are)", cursor.path(), version);
+}
+
+/// A tensor's entry; `offset` counts from the start of the tensor data.
+struct TensorEntry {
+    GgufTensor tensor;
+    uint64_t offset = 0;
+};
+
+TensorEntry read_tensor_entry(Cursor& cursor, uint64_t index) {
+    TensorEntry entry;
+    GgufTensor& tensor = entry.tensor;
+    tensor.name = cursor.read_string(fmt::format("name of tensor {}", index));
+    if (tensor.name.empty())
+        KD_THROW(corrupt, "{}: name of tensor {}: empty", cursor.path(), index);
+    const std::string field = fmt::format("tensor '{}'", printable(tensor.name));
+
+    const uint32_t dims = cursor.read<uint32_t>(field);
+    if (dims == 0 || dims > kMaxDims) {
+        KD_THROW(corrupt, "{}: {}: {} dimensions, not 1 to {}", cursor.path(), field, dims,
+                 kMaxDims);
+    }
+    uint64_t elements = 1;
+    for (uint32_t d = 0; d < dims; ++d) {
+        const uint64_t dim = cursor.read<uint64_t>(field);
+        const std::optional<uint64_t> product = checked_size(elements, dim);
+        if (dim == 0 || !product) {
+            KD_THROW(corrupt, "{}: {}: dimension {} is {}{}", cursor.path(), field, d, dim,
+                     dim == 0 ? "" : ": too many elements");
+        }
+        elements = *product;
+        tensor.dims.push_back(static_cast<int64_t>(dim));
+    }
+    const uint32_t type = cursor.read<uint32_t>(field);
+    const std::optional<DType> dtype = dtype_of(type);
+    if (!dtype) {
+        KD_THROW(unsupported,
+                 "{}: {}: type {} is not supported (F32, F16, BF16, Q8_0, Q4_0 and Q4_1 are)",
+                 cursor.path(), field,
+                 type < kTensorTypeNames.size() ? std::string(kTensorTypeNames[type])
+                                                : fmt::format("{}", type));
+    }
+    tensor.type = *dtype;
+    if (tensor.columns() % block_elements(*dtype) != 0) {
+        KD_THROW(corrupt, "{}: {}: {} columns are not a multiple of {}'s block of {}",
+                 cursor.path(), field, tensor.columns(), name_of(*dtype), block_elements(*dtype));
+    }
+    const std::optional<uint64_t> bytes =
+        checked_size(elements / static_cast<uint64_t>(block_elements(*dtype)),
+                     static_cast<uint64_t>(block_bytes(*dtype)));
+    if (!bytes) KD_THROW(corrupt, "{}: {}: too many bytes", cursor.path(), field);
+    tensor.bytes = static_cast<int64_t>(*bytes);
+    entry.offset = cursor.read<uint64_t>(field);
+    return entry;
+}
+
+/// Points the tensor at its data, which starts at file offset data_begin + offset.
+void place_tensor(TensorEntry& entry, const MappedFile& file, uint64_t data_begin,
+                  uint64_t alignment) {
+    GgufTensor& tensor = entry.tensor;
+    if (entry.offset % alignment != 0) {
+        KD_THROW(corrupt, "{}: tensor '{}': offset {} is not a multiple of the alignment {}",
+                 file.path(), printable(tensor.name), entry.offset, alignment);
+    }
+    const std::optional<uint64_t> begin = checked_size(entry.offset, 1, data_begin);
+    const std::optional<uint64_t> end =
+        begin ? checked_size(*begin, 1, static_cast<uint64_t>(tensor.bytes)) : std::nullopt;
+    if (!end || *end > file.bytes()) {
+        KD_THROW(corrupt,
+                 "{}: tensor '{}': {} bytes at offset {} of the data, which starts at {}, exceed "
+                 "the file's {} bytes",
+                 file.path(), printable(tensor.name), tensor.bytes, entry.offset, data_begin,
+                 file.bytes());
+    }
+    tensor.data = file.data() + *begin;
+}
+
+void check_no_overlap(const std::vector<GgufTensor>& tensors, const MappedFile& file) {
+    std::vector<const GgufTensor*> by_place;
+    by_place.reserve(tensors.size());
+    for (const GgufTensor& tensor : tensors) by_place.push_back(&tensor);
+    std::sort(by_place.begin(), by_place.end(),
+              [](const GgufTensor* a, const GgufTensor* b) { return a->data < b->data; });
+    for (size_t i = 1; i < by_place.size(); ++i) {
+        const GgufTensor& before = *by_place[i - 1];
+        if (before.data + before.bytes > by_place[i]->data) {
+            KD_THROW(corrupt, "{}: tensor '{}': its data overlaps that of tensor '{}'", file.path(),
+                     printable(by_place[i]->name), printable(before.name));
+        }
+    }
+}
+
+}  // namespace
+
+GgufFile::GgufFile(const std::string& path) : file_(std::make_unique<MappedFile>(path)) {
+    Cursor cursor(*file_);
+    version_ = read_version(cursor);
+    const uint64_t tensor_count = cursor.read<uint64_t>("tensor count");
+    const uint64_t metadata_count = cursor.read<uint64_t>("metadata count");
+
+    cursor.check_count(metadata_count, kMinMetadataBytes, "metadata count");
+    for (uint64_t i = 0; i < metadata_count; ++i) {
+        const std::string_view key = cursor.read_string(fmt::format("key of metadata {}", i));
+        if (key.empty() || key.size() > kMaxKeyBytes) {
+            KD_THROW(corrupt, "{}: key of metadata {}: {} bytes, not 1 to {}", path, i, key.size(),
+                     kMaxKeyBytes);
+        }
+        const std::string field = fmt::format("metadata '{}'", printable(key));
+        if (!metadata_.emplace(key, read_value(cursor, field)).second) {
+            KD_THROW(corrupt, "{}: {}: occurs twice", path, field);
+        }
+    }
+    const int64_t alignment =
+        integer_or("general.alignment", kDefaultAlignment, kMinAlignment, kMaxAlignment);
+    if (!std::has_single_bit(static_cast<uint64_t>(alignment))) {
+        KD_THROW(corrupt, "{}: metadata 'general.alignment': {} is not a power of two", path,
+                 alignment);
+    }
+
+    cursor.check_count(tensor_count, kMinTensorBytes, "tensor count");
+    std::vector<TensorEntry> entries;
+    entries.reserve(tensor_count);
+    for (uint64_t i = 0; i < tensor_count; ++i) entries.push_back(read_tensor_entry(cursor, i));
+
+    const uint64_t unit = static_cast<uint64_t>(alignment);
+    const uint64_t data_begin = (cursor.position() + unit - 1) / unit * unit;
+    tensors_.reserve(entries.size());
+    for (TensorEntry& entry : entries) {
+        place_tensor(entry, *file_, data_begin, unit);
+        if (!tensor_index_.emplace(entry.tensor.name, tensors_.size()).second) {
+            KD_THROW(corrupt, "{}: tensor '{}': occurs twice", path, printable(entry.tensor.name));
+        }
+        tensors_.push_back(std::move(entry.tensor));
+    }
+    check_no_overlap(tensors_, *file_);
+}
+
+}  // namespace kd

@@ -1,0 +1,67 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "formats/gguf.h"
+
+namespace kd {
+
+namespace {
+
+struct Descriptor {
+    int fd = -1;
+    ~Descriptor() {
+        if (fd >= 0) ::close(fd);
+    }
+};
+
+std::string last_error() {
+    return std::generic_category().message(errno);
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+    // O_NONBLOCK: opening a fifo that nobody writes would wait for ever.
+    const Descriptor descriptor{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+    if (descriptor.fd < 0) {
+        if (errno == ENOENT || errno == ENOTDIR) KD_THROW(not_found, "{}: no such file", path);
+        KD_THROW(io, "{}: cannot be opened: {}", path, last_error());
+    }
+    struct stat status {};
+    if (::fstat(descriptor.fd, &status) != 0) {
+        KD_THROW(io, "{}: cannot be examined: {}", path, last_error());
+    }
+    if (S_ISDIR(status.st_mode)) KD_THROW(invalid_argument, "{}: is a directory", path);
+    if (!S_ISREG(status.st_mode)) KD_THROW(invalid_argument, "{}: is not a regular file", path);
+    if (status.st_size == 0) KD_THROW(corrupt, "{}: is empty", path);
+    bytes_ = static_cast<size_t>(status.st_size);
+    void* mapping = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, descriptor.fd, 0);
+    if (mapping == MAP_FAILED) {
+        KD_THROW(out_of_resources, "{}: {} bytes cannot be mapped: {}", path, bytes_, last_error());
+    }
+    data_ = static_cast<const std::byte*>(mapping);
+}
+
+MappedFile::~MappedFile() {
+    ::munmap(const_cast<std::byte*>(data_), bytes_);
+}
+
+void MappedFile::release(const std::byte* begin, size_t bytes) const {
+    KD_CHECK(begin >= data_ && begin <= data_ + bytes_ &&
+                 bytes <= static_cast<size_t>(data_ + bytes_ - begin),
+             "{} bytes are not inside {}", bytes, path_);
+    const size_t page_bytes = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+    const size_t offset = static_cast<size_t>(begin - data_);
+    const size_t first = offset / page_bytes * page_bytes;
+    // Only a hint: a kernel that refuses it costs memory, not correctness.
+    (void)::madvise(const_cast<std::byte*>(data_ + first), offset + bytes - first, MADV_DONTNEED);
+}
+
+}  // namespace kd

@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/linear/linear_packed.h"
+
+namespace kd {
+
+namespace {
+
+/// A block of 32 quantised weights: w = scale * q + minimum.
+struct WeightBlock {
+    double scale = 0;
+    double minimum = 0;
+    std::array<int32_t, 32> q;
+};
+
+double read_f16(const std::byte* at) {
+    uint16_t bits;
+    std::memcpy(&bits, at, sizeof bits);
+    return f16_to_f32(bits);
+}
+
+WeightBlock read_block(DType type, const std::byte* at) {
+    WeightBlock block;
+    block.scale = read_f16(at);
+    if (type == DType::q4_1) block.minimum = read_f16(at + 2);
+    const std::byte* q = at + (type == DType::q4_1 ? 4 : 2);
+    for (size_t i = 0; i < 32; ++i) {
+        if (type == DType::q8_0) {
+            block.q[i] = static_cast<int8_t>(q[i]);
+        } else {
+            const auto byte = static_cast<int32_t>(q[i % 16]);
+            const int32_t nibble = i < 16 ? byte & 15 : byte >> 4;
+            block.q[i] = type == DType::q4_0 ? nibble - 8 : nibble;
+        }
+    }
+    return block;
+}
+
+double dot_quantised(const WeightView& part, int64_t output, const QuantRows& x, int64_t row) {
+    double sum = 0;
+    const int64_t blocks = part.columns / 32;
+    for (int64_t b = 0; b < blocks; ++b) {
+        const WeightBlock w = read_block(part.type, part.row(output) + b * block_bytes(part.type));
+        const int8_t* q = x.q + row * x.columns + b * 32;
+        int32_t products = 0;
+        int32_t activations = 0;
+        for (size_t i = 0; i < 32; ++i) {
+            products += w.q[i] * q[i];
+            activations += q[i];
+        }
+        const double scale = x.scale[row * blocks + b];
+        sum += scale * (w.scale * products + w.minimum * activations);
+    }
+    return sum;
+}
+
+double dot_float(const std::vector<float>& w, const LinearParams& params, int64_t row) {
+    double sum = 0;
+    const auto columns = static_cast<int64_t>(w.size());
+    for (int64_t k = 0; k < columns; ++k) {
+        double x = 0;
+        if (params.x != nullptr) {
+            x = params.x[row * columns + k];
+        } else {
+            const QuantRows& rows = *params.quantised;
+            x = double{rows.scale[(row * columns + k) / 32]} * rows.q[row * columns + k];
+        }
+        sum += double{w[static_cast<size_t>(k)]} * x;
+    }
+    return sum;
+}
+
+}  // namespace
+
+void linear_ref_outputs(const LinearParams& params, int64_t begin, int64_t end) {
+    KD_CHECK((params.x == nullptr) != (params.quantised == nullptr), "one kind of rows");
+    const int64_t outputs = params.weights->rows();
+    std::vector<float> w(static_cast<size_t>(params.weights->columns()));
+    int64_t first = 0;
+    for (const WeightView& part : params.weights->parts()) {
+        for (int64_t n = std::max(begin, first); n < std::min(end, first + part.rows); ++n) {
+            const bool integers = params.quantised != nullptr && is_quantised(part.type);
+            if (!integers) dequantise(part.type, part.row(n - first), part.columns, w.data());
+            for (int64_t row = 0; row < params.rows; ++row) {
+                double y = integers ? dot_quantised(part, n - first, *params.quantised, row)
+                                    : dot_float(w, params, row);
+                if (params.bias != nullptr) y += params.bias[n];
+                if (params.residual != nullptr) y += params.residual[row * outputs + n];
+                params.y[row * outputs + n] = static_cast<float>(y);
+            }
+        }
+        first += part.rows;
+    }
+}
+
+void linear_ref(const LinearParams& params) {
+    linear_ref_outputs(params, 0, params.weights->rows());
+}
+
+}  // namespace kd

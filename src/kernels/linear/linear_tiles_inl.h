@@ -1,0 +1,330 @@
+// The inner loops of linear: one panel of 16 outputs times up to kTileRows rows. Every (row, output)
+// is the same sequence of operations whatever the tile: blocks in order, exact integers inside a
+// block, then one or two additions to the row's float sum.
+#if defined(KD_KERNELS_LINEAR_TILES_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef KD_KERNELS_LINEAR_TILES_INL_H
+#undef KD_KERNELS_LINEAR_TILES_INL_H
+#else
+#define KD_KERNELS_LINEAR_TILES_INL_H
+#endif
+
+#include <cstring>
+
+#include "kernels/linear/linear_packed.h"
+#include "kernels/simd/math_inl.h"
+
+// Highway 1.0.3 has no int8 dot product: the instruction is named here, per target.
+#undef KD_DOT_VNNI
+#undef KD_DOT_PAIRS
+#if HWY_TARGET == HWY_AVX3_DL
+#define KD_DOT_VNNI 1
+#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4
+#define KD_DOT_PAIRS 1
+#endif
+
+#undef KD_LINEAR_TARGET_STR
+#if defined(KD_DOT_VNNI)
+#define KD_LINEAR_TARGET_STR HWY_TARGET_STR ",avx512vnni"
+#elif defined(HWY_TARGET_STR)
+#define KD_LINEAR_TARGET_STR HWY_TARGET_STR
+#endif
+
+#if defined(KD_LINEAR_TARGET_STR)
+HWY_PUSH_ATTRIBUTES(KD_LINEAR_TARGET_STR)
+#endif
+namespace kd::HWY_NAMESPACE {
+
+/// Rows that share one pass over a panel: as many as the register file holds sums for.
+inline constexpr int64_t kTileRows = kLanes >= 16 ? 8 : 4;
+
+struct Sums {
+    HWY_ALIGN float at[kTileRows][kPanelOutputs];
+};
+
+/// A tile's rows of quantised activations.
+struct QuantTile {
+    const int8_t* q = nullptr;          // [rows, columns]
+    const float* scale = nullptr;       // [rows, blocks]
+    const float* scaled_sum = nullptr;  // [rows, blocks]
+    const int32_t* sum = nullptr;       // [rows, blocks]
+    int64_t columns = 0;
+    int64_t blocks = 0;
+};
+
+#if defined(KD_DOT_VNNI) || defined(KD_DOT_PAIRS)
+
+HWY_INLINE I32Vec load_words(const std::byte* from) {
+    return hn::Load(I32(), reinterpret_cast<const int32_t*>(from));
+}
+
+/// 4 activations in every lane.
+HWY_INLINE I32Vec broadcast4(const int8_t* q) {
+    int32_t word;
+    std::memcpy(&word, q, sizeof word);
+    return hn::Set(I32(), word);
+}
+
+#if defined(KD_DOT_VNNI)
+
+/// Sums of the products of one block, one row: lanes are outputs.
+struct BlockSums {
+    I32Vec sum = hn::Zero(I32());
+
+    /// `low`, `high`: unsigned weights; `q`: activations of the low half, those of the high half 16
+    /// further on.
+    HWY_INLINE void add_nibbles(I32Vec low, I32Vec high, const int8_t* q) {
+        sum.raw = _mm512_dpbusd_epi32(sum.raw, low.raw, broadcast4(q).raw);
+        sum.raw = _mm512_dpbusd_epi32(sum.raw, high.raw, broadcast4(q + 16).raw);
+    }
+    HWY_INLINE void add_bytes(I32Vec bytes, const int8_t* q) {
+        sum.raw = _mm512_dpbusd_epi32(sum.raw, bytes.raw, broadcast4(q).raw);
+    }
+    HWY_INLINE I32Vec nibble_total() const { return sum; }
+    HWY_INLINE I32Vec byte_total() const { return sum; }
+};
+
+#else
+
+using I16 = hn::ScalableTag<int16_t>;
+using I16Vec = hn::Vec<I16>;
+
+/// Products of unsigned and signed bytes, added in pairs, in 16 bits.
+HWY_INLINE I16Vec pairs(I32Vec u, I32Vec s) {
+#if HWY_TARGET == HWY_AVX3
+    return I16Vec{_mm512_maddubs_epi16(u.raw, s.raw)};
+#elif HWY_TARGET == HWY_AVX2
+    return I16Vec{_mm256_maddubs_epi16(u.raw, s.raw)};
+#else
+    return I16Vec{_mm_maddubs_epi16(u.raw, s.raw)};
+#endif
+}
+
+/// Neighbouring 16-bit sums times `factor`, added to 32 bits.
+HWY_INLINE I32Vec widen(I16Vec v, int16_t factor) {
+    const I16Vec f = hn::Set(I16(), factor);
+#if HWY_TARGET == HWY_AVX3
+    return I32Vec{_mm512_madd_epi16(v.raw, f.raw)};
+#elif HWY_TARGET == HWY_AVX2
+    return I32Vec{_mm256_madd_epi16(v.raw, f.raw)};
+#else
+    return I32Vec{_mm_madd_epi16(v.raw, f.raw)};
+#endif
+}
+
+// 16-bit sums cannot overflow: a block adds 8 pairs of nibble x byte, at most 8 * 2 * 15 * 127 =
+// 30480. Bytes are therefore taken as two nibbles, whose sums stay apart until they are 32 bits.
+struct BlockSums {
+    I16Vec low_sum = hn::Zero(I16());
+    I16Vec high_sum = hn::Zero(I16());
+
+    HWY_INLINE void add_nibbles(I32Vec low, I32Vec high, const int8_t* q) {
+        low_sum = hn::Add(low_sum, hn::Add(pairs(low, broadcast4(q)), pairs(high, broadcast4(q + 16))));
+    }
+    HWY_INLINE void add_split_bytes(I32Vec low, I32Vec high, const int8_t* q) {
+        const I32Vec activations = broadcast4(q);
+        low_sum = hn::Add(low_sum, pairs(low, activations));
+        high_sum = hn::Add(high_sum, pairs(high, activations));
+    }
+    HWY_INLINE I32Vec nibble_total() const { return widen(low_sum, 1); }
+    HWY_INLINE I32Vec byte_total() const { return hn::Add(widen(low_sum, 1), widen(high_sum, 16)); }
+};
+
+#endif
+
+/// kLanes outputs (those from `lane` on) of a panel times kRows rows.
+template <DType kType, int kRows>
+HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, size_t lane,
+                                 Sums& out) {
+    const F32 d;
+    const I32 di;
+    constexpr int kGroups = kType == DType::q8_0 ? 8 : 4;
+    const auto* scales = reinterpret_cast<const uint16_t*>(panel) + lane;
+    const std::byte* words = panel + panel_scales_bytes(kType, x.columns) + 4 * lane;
+    const I32Vec nibble = hn::Set(di, 0x0f0f0f0f);
+    F32Vec total[kRows];
+    HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) total[r] = hn::Zero(d);
+    for (int64_t b = 0; b < x.blocks; ++b) {
+        BlockSums sums[kRows];
+        HWY_UNROLL(8) for (int g = 0; g < kGroups; ++g) {
+            const I32Vec word = load_words(words + g * 4 * kPanelOutputs);
+            const int8_t* q = x.q + b * kBlockColumns + 4 * g;
+            if constexpr (kType == DType::q8_0) {
+#if defined(KD_DOT_VNNI)
+                HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+                    sums[r].add_bytes(word, q + r * x.columns);
+                }
+#else
+                const I32Vec low = hn::And(word, nibble);
+                const I32Vec high = hn::And(hn::ShiftRight<4>(word), nibble);
+                HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+                    sums[r].add_split_bytes(low, high, q + r * x.columns);
+                }
+#endif
+            } else {
+                const I32Vec low = hn::And(word, nibble);
+                const I32Vec high = hn::And(hn::ShiftRight<4>(word), nibble);
+                HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+                    sums[r].add_nibbles(low, high, q + r * x.columns);
+                }
+            }
+        }
+        const F32Vec scale = load_f16(d, scales);
+        HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+            const int64_t at = r * x.blocks + b;
+            I32Vec products;
+            if constexpr (kType == DType::q4_1) {
+                products = sums[r].nibble_total();
+            } else if constexpr (kType == DType::q4_0) {
+                products = hn::Sub(sums[r].nibble_total(),
+                                   hn::ShiftLeft<3>(hn::Set(di, x.sum[at])));
+            } else {
+                products =
+                    hn::Sub(sums[r].byte_total(), hn::ShiftLeft<7>(hn::Set(di, x.sum[at])));
+            }
+            total[r] = hn::MulAdd(hn::ConvertTo(d, products),
+                                  hn::Mul(scale, hn::Set(d, x.scale[at])), total[r]);
+        }
+        if constexpr (kType == DType::q4_1) {
+            const F32Vec minimum = load_f16(d, scales + kPanelOutputs);
+            HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+                total[r] =
+                    hn::MulAdd(minimum, hn::Set(d, x.scaled_sum[r * x.blocks + b]), total[r]);
+            }
+        }
+        scales += panel_scale_bytes(kType) / 2;
+        words += panel_block_bytes(kType);
+    }
+    HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) hn::Store(total[r], d, out.at[r] + lane);
+}
+
+template <DType kType, int kRows>
+HWY_NOINLINE void quant_tile(const std::byte* panel, const QuantTile& x, Sums& out) {
+    for (size_t lane = 0; lane < kPanelOutputs; lane += kLanes) {
+        quant_tile_lanes<kType, kRows>(panel, x, lane, out);
+    }
+}
+
+#else
+
+/// Any other machine: plain loops over the same panel.
+template <DType kType, int kRows>
+HWY_NOINLINE void quant_tile(const std::byte* panel, const QuantTile& x, Sums& out) {
+    constexpr bool kBytes = kType == DType::q8_0;
+    constexpr int32_t kOffset = kBytes ? 128 : kType == DType::q4_0 ? 8 : 0;
+    const auto* scales = reinterpret_cast<const uint16_t*>(panel);
+    const auto* words =
+        reinterpret_cast<const uint8_t*>(panel) + panel_scales_bytes(kType, x.columns);
+    std::memset(&out, 0, sizeof out);
+    for (int64_t b = 0; b < x.blocks; ++b) {
+        for (int r = 0; r < kRows; ++r) {
+            const int64_t at = r * x.blocks + b;
+            const int8_t* q = x.q + r * x.columns + b * kBlockColumns;
+            for (int n = 0; n < kPanelOutputs; ++n) {
+                int32_t products = -kOffset * x.sum[at];
+                for (int k = 0; k < (kBytes ? 32 : 16); ++k) {
+                    const int32_t byte = words[(k / 4) * 64 + n * 4 + k % 4];
+                    products += kBytes ? byte * q[k] : (byte & 15) * q[k] + (byte >> 4) * q[k + 16];
+                }
+                float& total = out.at[r][n];
+                total += static_cast<float>(products) * (f16_to_f32(scales[n]) * x.scale[at]);
+                if (kType == DType::q4_1) {
+                    total += f16_to_f32(scales[kPanelOutputs + n]) * x.scaled_sum[at];
+                }
+            }
+        }
+        scales += panel_scale_bytes(kType) / 2;
+        words += panel_block_bytes(kType);
+    }
+}
+
+#endif
+
+template <DType kType>
+HWY_INLINE F32Vec load_weights(F32 d, const std::byte* panel, int64_t at) {
+    if constexpr (kType == DType::f32) {
+        return hn::LoadU(d, reinterpret_cast<const float*>(panel) + at);
+    } else if constexpr (kType == DType::f16) {
+        return load_f16(d, reinterpret_cast<const uint16_t*>(panel) + at);
+    } else {
+        return load_bf16(d, reinterpret_cast<const uint16_t*>(panel) + at);
+    }
+}
+
+/// Float weights: even and odd columns in two sums, added at the end. One chain of dependent
+/// additions would be slower than memory.
+template <DType kType, int kRows>
+HWY_NOINLINE void float_tile(const std::byte* panel, const float* x, int64_t columns, Sums& out) {
+    const F32 d;
+    for (size_t lane = 0; lane < kPanelOutputs; lane += kLanes) {
+        F32Vec even[kRows];
+        F32Vec odd[kRows];
+        HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) even[r] = odd[r] = hn::Zero(d);
+        int64_t at = static_cast<int64_t>(lane);
+        int64_t k = 0;
+        for (; k + 2 <= columns; k += 2, at += 2 * kPanelOutputs) {
+            const F32Vec w0 = load_weights<kType>(d, panel, at);
+            const F32Vec w1 = load_weights<kType>(d, panel, at + kPanelOutputs);
+            HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+                even[r] = hn::MulAdd(w0, hn::Set(d, x[r * columns + k]), even[r]);
+                odd[r] = hn::MulAdd(w1, hn::Set(d, x[r * columns + k + 1]), odd[r]);
+            }
+        }
+        if (k < columns) {
+            const F32Vec w0 = load_weights<kType>(d, panel, at);
+            HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+                even[r] = hn::MulAdd(w0, hn::Set(d, x[r * columns + k]), even[r]);
+            }
+        }
+        HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+            hn::Store(hn::Add(even[r], odd[r]), d, out.at[r] + lane);
+        }
+    }
+}
+
+/// The instance for `rows` (1..kTileRows) rows.
+template <DType kType, int kRows = 1>
+HWY_INLINE void run_typed_tile(const LinearParams& params, const std::byte* panel, int64_t row,
+                               int64_t rows, Sums& sums) {
+    if constexpr (kRows < kTileRows) {
+        if (rows > kRows) return run_typed_tile<kType, kRows + 1>(params, panel, row, rows, sums);
+    }
+    const int64_t columns = params.weights->columns();
+    if constexpr (is_quantised(kType)) {
+        const QuantRows& x = *params.quantised;
+        const int64_t blocks = columns / kBlockColumns;
+        const QuantTile tile{.q = x.q + row * columns,
+                             .scale = x.scale + row * blocks,
+                             .scaled_sum = x.scaled_sum + row * blocks,
+                             .sum = x.sum + row * blocks,
+                             .columns = columns,
+                             .blocks = blocks};
+        quant_tile<kType, kRows>(panel, tile, sums);
+    } else {
+        float_tile<kType, kRows>(panel, params.x + row * columns, columns, sums);
+    }
+}
+
+HWY_INLINE void run_tile(const LinearParams& params, DType type, const std::byte* panel,
+                         int64_t row, int64_t rows, Sums& sums) {
+    switch (type) {
+        case DType::f32:
+            return run_typed_tile<DType::f32>(params, panel, row, rows, sums);
+        case DType::f16:
+            return run_typed_tile<DType::f16>(params, panel, row, rows, sums);
+        case DType::bf16:
+            return run_typed_tile<DType::bf16>(params, panel, row, rows, sums);
+        case DType::q8_0:
+            return run_typed_tile<DType::q8_0>(params, panel, row, rows, sums);
+        case DType::q4_0:
+            return run_typed_tile<DType::q4_0>(params, panel, row, rows, sums);
+        case DType::q4_1:
+            return run_typed_tile<DType::q4_1>(params, panel, row, rows, sums);
+    }
+}
+
+}  // namespace kd::HWY_NAMESPACE
+#if defined(KD_LINEAR_TARGET_STR)
+HWY_POP_ATTRIBUTES
+#endif
+
+#endif

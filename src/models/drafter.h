@@ -1,0 +1,47 @@
+// The seam between the engine and what proposes tokens: two virtuals, ingest and draft.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/views.h"
+
+namespace kd {
+
+/// Rows of one session that were committed this round: prefill chunks and accepted paths. A first
+/// position of 0 starts a new session under this number.
+struct IngestSegment {
+    int32_t session = 0;
+    int32_t first_position = 0;
+    std::span<const int32_t> tokens;  // [rows]
+    std::span<const int32_t> slots;   // [rows]
+};
+
+/// One session that wants a draft.
+struct DraftContext {
+    int32_t session = 0;
+    std::span<const int32_t> tokens;              // all its tokens; the last one is the tree's root
+    int32_t max_depth = 0;                        // deeper drafts could not be emitted any more
+    std::span<const int32_t> known_continuation;  // what will follow, for the oracle; else empty
+    uint64_t seed = 0;
+};
+
+class Drafter {
+  public:
+    virtual ~Drafter() = default;
+    Drafter(const Drafter&) = delete;
+    Drafter& operator=(const Drafter&) = delete;
+
+    virtual void ingest(std::span<const IngestSegment> segments) = 0;
+    /// Fills one lattice a context: any number of depths up to max_depth, also none.
+    virtual void draft(std::span<const DraftContext> contexts, std::span<LatticeView> lattices) = 0;
+
+    /// Capacity that its lattices need.
+    const int32_t depth_capacity;
+    const int32_t state_capacity;
+
+  protected:
+    Drafter(int32_t depths, int32_t states) : depth_capacity(depths), state_capacity(states) {}
+};
+
+}  // namespace kd

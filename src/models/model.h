@@ -1,0 +1,57 @@
+// The seam between the engine and an architecture: one virtual, forward.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "backends/stream.h"
+#include "base/views.h"
+#include "formats/model_config.h"
+#include "kernels/attn_verify_gqa/attn_verify_gqa.h"
+#include "kernels/kv_view.h"
+
+namespace kd {
+
+/// New rows of many sessions in one forward: prefill chunks and draft trees mix. A row's results
+/// are a function of its path alone.
+struct ForwardBatch {
+    std::span<const int32_t> tokens;        // [rows]
+    std::span<const int32_t> positions;     // [rows]
+    std::span<const int32_t> slots;         // [rows] where each row's K/V is written; distinct
+    std::span<const AttnSegment> segments;  // cover the rows in order
+    std::span<const int32_t> logit_rows;    // rows whose logits are wanted, ascending
+    KvView kv;
+    MatrixView<float> logits;  // [logit_rows, vocabulary]
+};
+
+/// The largest batch that a model must be able to run; sizes its workspace.
+struct ForwardLimits {
+    int32_t rows = 0;
+    int32_t logit_rows = 0;
+    int32_t keys = 0;  // context plus new rows that one row may attend to
+};
+
+class Model {
+  public:
+    virtual ~Model() = default;
+    Model(const Model&) = delete;
+    Model& operator=(const Model&) = delete;
+
+    /// Writes K/V of every row to its slot and the logits of batch.logit_rows.
+    virtual void forward(const ForwardBatch& batch, Stream& stream) = 0;
+
+    const ModelConfig config;
+
+  protected:
+    explicit Model(ModelConfig model_config) : config(std::move(model_config)) {}
+};
+
+/// Loads the model of a GGUF file and re-packs its weights for `stream`'s kernels. The file must
+/// outlive the model. Throws kd::Error naming file and tensor for a missing, surplus, misshapen or
+/// non-finite one.
+std::unique_ptr<Model> load_model(const GgufFile& file, const ForwardLimits& limits,
+                                  Stream& stream);
+
+}  // namespace kd

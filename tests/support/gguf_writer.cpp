@@ -1,0 +1,208 @@
+#include "support/gguf_writer.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace kd {
+
+namespace {
+
+uint64_t align_up(uint64_t value, uint64_t alignment) {
+    return (value + alignment - 1) / alignment * alignment;
+}
+
+int quantised(float value, float scale, int min, int max) {
+    if (scale == 0) return std::clamp(0, min, max);
+    return std::clamp(static_cast<int>(std::lround(value / scale)), min, max);
+}
+
+/// Two 4-bit values a byte: element i low, element i + 16 high.
+std::string pack_nibbles(const int (&q)[32]) {
+    std::string out;
+    for (int i = 0; i < 16; ++i) out += static_cast<char>(q[i] | (q[i + 16] << 4));
+    return out;
+}
+
+/// The scale as it is stored, so that the integers are chosen for what a reader multiplies by.
+float stored(float scale) {
+    return f16_to_f32(f32_to_f16(scale));
+}
+
+std::string block_q8_0(std::span<const float> w) {
+    float most = 0;
+    for (const float v : w) most = std::max(most, std::fabs(v));
+    const float scale = stored(most / 127);
+    std::string out = raw_bytes(f32_to_f16(scale));
+    for (const float v : w) out += static_cast<char>(quantised(v, scale, -127, 127));
+    return out;
+}
+
+std::string block_q4_0(std::span<const float> w) {
+    // The value of the largest magnitude becomes -8, the one code that has no opposite.
+    const float extreme = *std::max_element(
+        w.begin(), w.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); });
+    const float scale = stored(extreme / -8);
+    int q[32];
+    for (size_t i = 0; i < 32; ++i) q[i] = quantised(w[i], scale, -8, 7) + 8;
+    return raw_bytes(f32_to_f16(scale)) + pack_nibbles(q);
+}
+
+std::string block_q4_1(std::span<const float> w) {
+    const auto [least, most] = std::minmax_element(w.begin(), w.end());
+    const float minimum = stored(*least);
+    const float scale = stored((*most - minimum) / 15);
+    int q[32];
+    for (size_t i = 0; i < 32; ++i) q[i] = quantised(w[i] - minimum, scale, 0, 15);
+    return raw_bytes(f32_to_f16(scale)) + raw_bytes(f32_to_f16(minimum)) + pack_nibbles(q);
+}
+
+}  // namespace
+
+uint32_t ggml_type(DType type) {
+    switch (type) {
+        case DType::f32:
+            return 0;
+        case DType::f16:
+            return 1;
+        case DType::bf16:
+            return 30;
+        case DType::q8_0:
+            return 8;
+        case DType::q4_0:
+            return 2;
+        case DType::q4_1:
+            return 3;
+    }
+    return ~0u;
+}
+
+std::string quantise(DType type, std::span<const float> weights) {
+    const size_t block = static_cast<size_t>(block_elements(type));
+    KD_CHECK(weights.size() % block == 0, "{} weights are not whole blocks", weights.size());
+    std::string out;
+    for (size_t i = 0; i < weights.size(); i += block) {
+        const std::span<const float> w = weights.subspan(i, block);
+        switch (type) {
+            case DType::f32:
+                out += raw_bytes(w[0]);
+                break;
+            case DType::f16:
+                out += raw_bytes(f32_to_f16(w[0]));
+                break;
+            case DType::bf16:
+                out += raw_bytes(f32_to_bf16(w[0]));
+                break;
+            case DType::q8_0:
+                out += block_q8_0(w);
+                break;
+            case DType::q4_0:
+                out += block_q4_0(w);
+                break;
+            case DType::q4_1:
+                out += block_q4_1(w);
+                break;
+        }
+    }
+    return out;
+}
+
+std::string raw_string(std::string_view text) {
+    return raw_bytes(uint64_t{text.size()}).append(text);
+}
+
+void GgufWriter::set_string(std::string_view key, std::string_view value) {
+    set_raw(key, static_cast<uint32_t>(GgufValueType::string), raw_string(value));
+}
+
+void GgufWriter::set_strings(std::string_view key, const std::vector<std::string>& values) {
+    std::string packed;
+    for (const std::string& value : values) packed += raw_string(value);
+    set_raw_array(key, static_cast<uint32_t>(GgufValueType::string), values.size(), packed);
+}
+
+void GgufWriter::set_raw(std::string_view key, uint32_t type, std::string_view value) {
+    metadata_ += raw_string(key);
+    metadata_ += raw_bytes(type);
+    metadata_ += value;
+    ++metadata_entries_;
+}
+
+void GgufWriter::set_raw_array(std::string_view key, uint32_t element_type, uint64_t count,
+                               std::string_view elements) {
+    set_raw(key, static_cast<uint32_t>(GgufValueType::array),
+            (raw_bytes(element_type) + raw_bytes(count)).append(elements));
+}
+
+void GgufWriter::add_tensor(std::string_view name, DType type, uint64_t rows, uint64_t columns,
+                            std::span<const float> weights) {
+    Tensor tensor{.name = std::string(name),
+                  .dims = {columns},
+                  .type = ggml_type(type),
+                  .data = quantise(type, weights),
+                  .offset = std::nullopt};
+    if (rows != 0) tensor.dims.push_back(rows);
+    add_tensor(std::move(tensor));
+}
+
+std::string GgufWriter::header() const {
+    std::string out = magic;
+    out += raw_bytes(version);
+    out += raw_bytes(tensor_count.value_or(tensors_.size()));
+    out += raw_bytes(metadata_count.value_or(metadata_entries_));
+    out += metadata_;
+    uint64_t next = 0;
+    for (const Tensor& tensor : tensors_) {
+        out += raw_string(tensor.name);
+        out += raw_bytes(static_cast<uint32_t>(tensor.dims.size()));
+        for (const uint64_t dim : tensor.dims) out += raw_bytes(dim);
+        out += raw_bytes(tensor.type);
+        out += raw_bytes(tensor.offset.value_or(next));
+        next = align_up(next + tensor.data.size(), alignment);
+    }
+    return out;
+}
+
+std::string GgufWriter::bytes() const {
+    std::string out = header();
+    for (const Tensor& tensor : tensors_) {
+        out.resize(align_up(out.size(), alignment), '\0');
+        out += tensor.data;
+    }
+    return out;
+}
+
+void GgufWriter::write(const std::string& path) const {
+    write_file(path, bytes());
+}
+
+void write_file(const std::string& path, std::string_view bytes) {
+    struct Close {
+        void operator()(std::FILE* file) const { std::fclose(file); }
+    };
+    const std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "wb"));
+    if (!file || std::fwrite(bytes.data(), 1, bytes.size(), file.get()) != bytes.size() ||
+        std::fflush(file.get()) != 0) {
+        KD_THROW(io, "{}: cannot be written", path);
+    }
+}
+
+TempPath::TempPath(std::string_view suffix) {
+    static std::atomic<int> counter = 0;
+    path_ = fmt::format("{}kdtree_test_{}_{}{}", testing::TempDir(), ::getpid(),
+                        counter.fetch_add(1), suffix);
+}
+
+TempPath::~TempPath() {
+    std::remove(path_.c_str());
+}
+
+}  // namespace kd

@@ -1,0 +1,37 @@
+// A random model small enough for tests under sanitizers, complete with tokenizer and template.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/dtype.h"
+#include "support/gguf_writer.h"
+
+namespace kd {
+
+struct TinyModelOptions {
+    int layers = 2;
+    int hidden = 64;        // a multiple of 32
+    int intermediate = 96;  // a multiple of 32
+    int heads = 4;          // divides hidden into an even head size
+    int kv_heads = 2;       // divides heads
+    int vocabulary = 320;   // 259 (bytes and control tokens) to 8192
+    int context_length = 512;
+    DType weights = DType::q4_1;  // of the layers' matrices; norms are F32
+    uint64_t seed = 1;
+    bool tied = true;           // false: output.weight is a matrix of its own
+    float logit_sharpness = 4;  // standard deviation of the logits
+};
+
+/// Writes a llama-architecture GGUF with the tensor names of real files. The weights are uniform
+/// with variance 1 / fan-in, a function of seed, tensor name and index alone, so the same options
+/// give the same bytes on every machine. token_embd (and output) are Q8_0, or `weights` where that
+/// is a float type. The tokenizer is byte-level BPE: ids 0 <|endoftext|>, 1 <|im_start|> (bos),
+/// 2 <|im_end|> (eos), then the 256 bytes, then merges learnt from a few sentences. Throws
+/// kd::Error for options out of the ranges above.
+void write_tiny_model(const std::string& path, const TinyModelOptions& options = {});
+
+/// The same before it is written, for tests that then change it.
+GgufWriter tiny_model(const TinyModelOptions& options = {});
+
+}  // namespace kd
