@@ -56,16 +56,13 @@ void write_stats(const std::string& path, const Delta& end) {
                          "\n");
 }
 
-void print_tree(const Engine& engine, int32_t round) {
-    const Batch& batch = engine.last_batch();
-    if (batch.entries[0].prefill_rows > 0) return;
-    // Views are handles to the batch's storage; drawing only reads.
-    auto& trees = const_cast<std::vector<TreeStorage>&>(batch.trees);
-    auto& accepted = const_cast<std::vector<AcceptedStorage>&>(batch.accepted);
-    const TreeView tree = trees[0].view();
+void print_tree(Engine& engine, int32_t round) {
+    Batch& batch = engine.last_batch();
+    const TreeView tree = batch.trees[0].view();
+    const AcceptedView accepted = batch.accepted;
     fmt::print(stderr, "round {}: context {}, {} nodes, {} tokens\n{}", round,
-               batch.entries[0].context, *tree.count, *accepted[0].view().count,
-               draw_tree(tree, accepted[0].view(), engine.tokenizer()));
+               batch.entries[0].context, *tree.count, *accepted.count,
+               draw_tree(tree, accepted, engine.tokenizer()));
 }
 
 /// The whole answer of a request, nothing shown: what the oracle has to know.

@@ -55,7 +55,7 @@ class Engine {
     const ModelConfig& model_config() const { return model_->config; }
     const Tokenizer& tokenizer() const { return *tokenizer_; }
     /// Trees and accepted paths of the last round.
-    const Batch& last_batch() const { return *batch_; }
+    Batch& last_batch() { return *batch_; }
     RequestId request_of(const BatchEntry& entry) const;
     int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
     int32_t running() const;

@@ -163,8 +163,8 @@ TEST(ModelConfig, FloatsMustBeSensible) {
 }
 
 TEST(ModelConfig, HeadsAndRotation) {
-    expect_value_refused("llama.attention.head_count", 5u, "5");     // does not divide 96
-    expect_value_refused("llama.attention.head_count_kv", 4u, "4");  // does not divide 6
+    expect_value_refused("llama.attention.head_count", 10u, "10 does not divide 96");
+    expect_value_refused("llama.attention.head_count_kv", 4u, "4 does not divide 6");
     expect_value_refused("llama.attention.head_count_kv", 7u, "7");
     expect_value_refused("llama.rope.dimension_count", 7u, "7");
     expect_value_refused("llama.rope.dimension_count", 18u, "18");

@@ -15,9 +15,9 @@ namespace {
 
 constexpr int kControlTokens = 3;
 constexpr int kByteTokens = 256;
-// What attention and FFN add to the residual stream outweighs the token's own embedding; with tied
-// embeddings the model would otherwise repeat its last token for ever.
-constexpr float kResidualGain = 2.0f;
+// Q and K twice as large as their fan-in asks: attention then picks a few positions instead of
+// averaging over all, and the text depends on its whole history instead of falling into a cycle.
+constexpr float kAttentionGain = 2.0f;
 
 constexpr std::string_view kCorpus =
     "the tree grows from the root and every branch ends in a leaf . the model reads the whole tree "
@@ -217,12 +217,13 @@ GgufWriter tiny_model(const TinyModelOptions& options) {
         writer.add_tensor(name, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
                           random_values(name, options.seed, count, 0, reach));
     };
-    const auto norm = [&](const std::string& name) {
-        writer.add_tensor(
-            name, DType::f32, 0, static_cast<uint64_t>(options.hidden),
-            random_values(name, options.seed, static_cast<size_t>(options.hidden), 1, 0.1f));
+    const auto norm_weights = [&](const std::string& name) {
+        return random_values(name, options.seed, static_cast<size_t>(options.hidden), 1, 0.1f);
     };
-    const auto linear = [&](const std::string& name, int rows, int columns, float gain) {
+    const auto norm = [&](const std::string& name, const std::vector<float>& weights) {
+        writer.add_tensor(name, DType::f32, 0, weights.size(), weights);
+    };
+    const auto linear = [&](const std::string& name, int rows, int columns, float gain = 1) {
         matrix(name, options.weights, rows, columns, gain / std::sqrt(static_cast<float>(columns)));
     };
 
@@ -234,17 +235,23 @@ GgufWriter tiny_model(const TinyModelOptions& options) {
     matrix("token_embd.weight", head_type, options.vocabulary, hidden, head_deviation);
     for (int layer = 0; layer < options.layers; ++layer) {
         const std::string block = fmt::format("blk.{}.", layer);
-        norm(block + "attn_norm.weight");
-        linear(block + "ffn_down.weight", hidden, options.intermediate, kResidualGain);
-        linear(block + "ffn_gate.weight", options.intermediate, hidden, 1);
-        linear(block + "ffn_up.weight", options.intermediate, hidden, 1);
-        norm(block + "ffn_norm.weight");
-        linear(block + "attn_k.weight", kv_rows, hidden, 1);
-        linear(block + "attn_output.weight", hidden, hidden, kResidualGain);
-        linear(block + "attn_q.weight", hidden, hidden, 1);
-        linear(block + "attn_v.weight", kv_rows, hidden, 1);
+        norm(block + "attn_norm.weight", norm_weights(block + "attn_norm.weight"));
+        linear(block + "ffn_down.weight", hidden, options.intermediate);
+        linear(block + "ffn_gate.weight", options.intermediate, hidden);
+        linear(block + "ffn_up.weight", options.intermediate, hidden);
+        norm(block + "ffn_norm.weight", norm_weights(block + "ffn_norm.weight"));
+        linear(block + "attn_k.weight", kv_rows, hidden, kAttentionGain);
+        linear(block + "attn_output.weight", hidden, hidden);
+        linear(block + "attn_q.weight", hidden, hidden, kAttentionGain);
+        linear(block + "attn_v.weight", kv_rows, hidden);
     }
-    norm("output_norm.weight");
+    // Random signs: with tied embeddings a row would otherwise resemble the token it came from, and
+    // the model would repeat its last token for ever.
+    std::vector<float> last = norm_weights("output_norm.weight");
+    const std::vector<float> signs =
+        random_values("output_norm.sign", options.seed, last.size(), 0, 1);
+    for (size_t i = 0; i < last.size(); ++i) last[i] = std::copysign(last[i], signs[i]);
+    norm("output_norm.weight", last);
     if (!options.tied) {
         matrix("output.weight", head_type, options.vocabulary, hidden, head_deviation);
     }

@@ -26,9 +26,11 @@ struct TinyModelOptions {
 /// Writes a llama-architecture GGUF with the tensor names of real files. The weights are uniform
 /// with variance 1 / fan-in, a function of seed, tensor name and index alone, so the same options
 /// give the same bytes on every machine. token_embd (and output) are Q8_0, or `weights` where that
-/// is a float type. The tokenizer is byte-level BPE: ids 0 <|endoftext|>, 1 <|im_start|> (bos),
-/// 2 <|im_end|> (eos), then the 256 bytes, then merges learnt from a few sentences. Throws
-/// kd::Error for options out of the ranges above.
+/// is a float type; norm weights are near 1, those of output_norm near 1 or -1. Greedy text is
+/// varied: measured over six seeds, tied and not, 100 to 135 distinct tokens among 197 and no
+/// cycle; about one token in a hundred is a control token. The tokenizer is byte-level BPE: ids 0
+/// <|endoftext|>, 1 <|im_start|> (bos), 2 <|im_end|> (eos), then the 256 bytes, then merges learnt
+/// from a few sentences. Throws kd::Error for options out of the ranges above.
 void write_tiny_model(const std::string& path, const TinyModelOptions& options = {});
 
 /// The same before it is written, for tests that then change it.

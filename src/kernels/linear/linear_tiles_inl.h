@@ -68,8 +68,9 @@ HWY_INLINE I32Vec broadcast4(const int8_t* q) {
 
 /// Sums of the products of one block, one row: lanes are outputs.
 struct BlockSums {
-    I32Vec sum = hn::Zero(I32());
+    I32Vec sum;
 
+    HWY_INLINE void clear() { sum = hn::Zero(I32()); }
     /// `low`, `high`: unsigned weights; `q`: activations of the low half, those of the high half 16
     /// further on.
     HWY_INLINE void add_nibbles(I32Vec low, I32Vec high, const int8_t* q) {
@@ -114,9 +115,10 @@ HWY_INLINE I32Vec widen(I16Vec v, int16_t factor) {
 // 16-bit sums cannot overflow: a block adds 8 pairs of nibble x byte, at most 8 * 2 * 15 * 127 =
 // 30480. Bytes are therefore taken as two nibbles, whose sums stay apart until they are 32 bits.
 struct BlockSums {
-    I16Vec low_sum = hn::Zero(I16());
-    I16Vec high_sum = hn::Zero(I16());
+    I16Vec low_sum;
+    I16Vec high_sum;
 
+    HWY_INLINE void clear() { low_sum = high_sum = hn::Zero(I16()); }
     HWY_INLINE void add_nibbles(I32Vec low, I32Vec high, const int8_t* q) {
         low_sum = hn::Add(low_sum, hn::Add(pairs(low, broadcast4(q)), pairs(high, broadcast4(q + 16))));
     }
@@ -142,34 +144,35 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
     const std::byte* words = panel + panel_scales_bytes(kType, x.columns) + 4 * lane;
     const I32Vec nibble = hn::Set(di, 0x0f0f0f0f);
     F32Vec total[kRows];
-    HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) total[r] = hn::Zero(d);
+    HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) total[r] = hn::Zero(d);
     for (int64_t b = 0; b < x.blocks; ++b) {
         BlockSums sums[kRows];
-        HWY_UNROLL(8) for (int g = 0; g < kGroups; ++g) {
+        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) sums[r].clear();
+        HWY_UNROLL(1) for (int g = 0; g < kGroups; ++g) {
             const I32Vec word = load_words(words + g * 4 * kPanelOutputs);
             const int8_t* q = x.q + b * kBlockColumns + 4 * g;
             if constexpr (kType == DType::q8_0) {
 #if defined(KD_DOT_VNNI)
-                HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+                HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
                     sums[r].add_bytes(word, q + r * x.columns);
                 }
 #else
                 const I32Vec low = hn::And(word, nibble);
                 const I32Vec high = hn::And(hn::ShiftRight<4>(word), nibble);
-                HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+                HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
                     sums[r].add_split_bytes(low, high, q + r * x.columns);
                 }
 #endif
             } else {
                 const I32Vec low = hn::And(word, nibble);
                 const I32Vec high = hn::And(hn::ShiftRight<4>(word), nibble);
-                HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+                HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
                     sums[r].add_nibbles(low, high, q + r * x.columns);
                 }
             }
         }
         const F32Vec scale = load_f16(d, scales);
-        HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
             const int64_t at = r * x.blocks + b;
             I32Vec products;
             if constexpr (kType == DType::q4_1) {
@@ -186,7 +189,7 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
         }
         if constexpr (kType == DType::q4_1) {
             const F32Vec minimum = load_f16(d, scales + kPanelOutputs);
-            HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+            HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
                 total[r] =
                     hn::MulAdd(minimum, hn::Set(d, x.scaled_sum[r * x.blocks + b]), total[r]);
             }
@@ -194,7 +197,7 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
         scales += panel_scale_bytes(kType) / 2;
         words += panel_block_bytes(kType);
     }
-    HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) hn::Store(total[r], d, out.at[r] + lane);
+    HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) hn::Store(total[r], d, out.at[r] + lane);
 }
 
 template <DType kType, int kRows>
@@ -258,24 +261,24 @@ HWY_NOINLINE void float_tile(const std::byte* panel, const float* x, int64_t col
     for (size_t lane = 0; lane < kPanelOutputs; lane += kLanes) {
         F32Vec even[kRows];
         F32Vec odd[kRows];
-        HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) even[r] = odd[r] = hn::Zero(d);
+        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) even[r] = odd[r] = hn::Zero(d);
         int64_t at = static_cast<int64_t>(lane);
         int64_t k = 0;
         for (; k + 2 <= columns; k += 2, at += 2 * kPanelOutputs) {
             const F32Vec w0 = load_weights<kType>(d, panel, at);
             const F32Vec w1 = load_weights<kType>(d, panel, at + kPanelOutputs);
-            HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+            HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
                 even[r] = hn::MulAdd(w0, hn::Set(d, x[r * columns + k]), even[r]);
                 odd[r] = hn::MulAdd(w1, hn::Set(d, x[r * columns + k + 1]), odd[r]);
             }
         }
         if (k < columns) {
             const F32Vec w0 = load_weights<kType>(d, panel, at);
-            HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+            HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
                 even[r] = hn::MulAdd(w0, hn::Set(d, x[r * columns + k]), even[r]);
             }
         }
-        HWY_UNROLL(kRows) for (int r = 0; r < kRows; ++r) {
+        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
             hn::Store(hn::Add(even[r], odd[r]), d, out.at[r] + lane);
         }
     }
@@ -304,8 +307,8 @@ HWY_INLINE void run_typed_tile(const LinearParams& params, const std::byte* pane
     }
 }
 
-HWY_INLINE void run_tile(const LinearParams& params, DType type, const std::byte* panel,
-                         int64_t row, int64_t rows, Sums& sums) {
+HWY_NOINLINE void run_tile(const LinearParams& params, DType type, const std::byte* panel,
+                           int64_t row, int64_t rows, Sums& sums) {
     switch (type) {
         case DType::f32:
             return run_typed_tile<DType::f32>(params, panel, row, rows, sums);

@@ -1,0 +1,215 @@
+#include "formats/jinja_value.h"
+
+#include <algorithm>
+
+#include "formats/utf8.h"
+
+namespace kd::jinja {
+
+void Context::fail(const std::string& message) const {
+    KD_THROW(invalid_argument, "{}, line {}: {}", name_, line, message);
+}
+
+void Context::unsupported(const std::string& message) const {
+    KD_THROW(unsupported, "{}, line {}: {} is not supported", name_, line, message);
+}
+
+void Context::spend_steps(size_t steps) {
+    if (steps > size_t{kMaxSteps} || (steps_ += static_cast<int64_t>(steps)) > kMaxSteps) {
+        KD_THROW(out_of_resources, "{}, line {}: more than {} steps", name_, line, kMaxSteps);
+    }
+}
+
+void Context::spend_bytes(size_t bytes) {
+    if (bytes > size_t{kMaxBytes} || (bytes_ += static_cast<int64_t>(bytes)) > kMaxBytes) {
+        KD_THROW(out_of_resources, "{}, line {}: more than {} bytes of strings", name_, line,
+                 kMaxBytes);
+    }
+}
+
+bool Value::truth() const {
+    if (is_undefined() || is_none()) return false;
+    if (is_number()) return number() != 0;
+    if (const std::string* string = text()) return !string->empty();
+    if (const List* items = list()) return !items->items.empty();
+    if (const Dict* entries = dict()) return !entries->entries.empty();
+    return true;
+}
+
+std::string_view Value::kind() const {
+    constexpr std::string_view kNames[] = {"undefined", "none",   "boolean", "integer",
+                                           "float",     "string", "list",    "mapping",
+                                           "namespace", "loop",   "function"};
+    return kNames[kinds_.index()];
+}
+
+const Value* Dict::find(std::string_view key) const {
+    for (const auto& [name, value] : entries) {
+        if (name == key) return &value;
+    }
+    return nullptr;
+}
+
+namespace {
+
+int depth_of(Context& context, const Value& value) {
+    if (value.name_space() != nullptr || value.loop() != nullptr) {
+        context.unsupported(fmt::format("a {} inside another value", value.kind()));
+    }
+    if (const List* list = value.list()) return list->depth;
+    if (const Dict* dict = value.dict()) return dict->depth;
+    return 0;
+}
+
+void check_depth(Context& context, int depth) {
+    if (depth > kMaxValueDepth) {
+        context.fail(fmt::format("values nested deeper than {}", kMaxValueDepth));
+    }
+}
+
+Value value_at_depth(Context& context, const nlohmann::ordered_json& json, int depth) {
+    check_depth(context, depth);
+    switch (json.type()) {
+        case nlohmann::json::value_t::boolean:
+            return json.get<bool>();
+        case nlohmann::json::value_t::number_integer:
+            return json.get<int64_t>();
+        case nlohmann::json::value_t::number_unsigned:
+            if (json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
+                context.unsupported(fmt::format("the integer {}", json.get<uint64_t>()));
+            }
+            return json.get<int64_t>();
+        case nlohmann::json::value_t::number_float:
+            return json.get<double>();
+        case nlohmann::json::value_t::string:
+            return json.get_ref<const std::string&>();
+        case nlohmann::json::value_t::array: {
+            std::vector<Value> items;
+            items.reserve(json.size());
+            for (const auto& item : json) items.push_back(value_at_depth(context, item, depth + 1));
+            return make_list(context, std::move(items));
+        }
+        case nlohmann::json::value_t::object: {
+            std::vector<std::pair<std::string, Value>> entries;
+            entries.reserve(json.size());
+            for (const auto& [key, item] : json.items()) {
+                entries.emplace_back(key, value_at_depth(context, item, depth + 1));
+            }
+            return make_dict(context, std::move(entries));
+        }
+        default:
+            return None{};
+    }
+}
+
+}  // namespace
+
+Value make_list(Context& context, std::vector<Value> items, bool tuple) {
+    context.spend_steps(items.size());
+    int depth = 0;
+    for (const Value& item : items) depth = std::max(depth, depth_of(context, item));
+    check_depth(context, depth + 1);
+    return std::make_shared<const List>(List{std::move(items), tuple, depth + 1});
+}
+
+Value make_dict(Context& context, std::vector<std::pair<std::string, Value>> entries) {
+    context.spend_steps(entries.size());
+    int depth = 0;
+    for (const auto& [key, value] : entries) depth = std::max(depth, depth_of(context, value));
+    check_depth(context, depth + 1);
+    return std::make_shared<const Dict>(Dict{std::move(entries), depth + 1});
+}
+
+Value value_of(Context& context, const nlohmann::ordered_json& json) {
+    return value_at_depth(context, json, 0);
+}
+
+bool equal(Context& context, const Value& a, const Value& b) {
+    context.spend_steps(1);
+    if (a.is_number() && b.is_number()) {
+        if (a.is_integer() && b.is_integer()) return a.integer() == b.integer();
+        return a.number() == b.number();
+    }
+    if (a.text() != nullptr && b.text() != nullptr) return *a.text() == *b.text();
+    if (a.list() != nullptr && b.list() != nullptr) {
+        const std::vector<Value>& left = a.list()->items;
+        const std::vector<Value>& right = b.list()->items;
+        return a.list()->tuple == b.list()->tuple && left.size() == right.size() &&
+               std::equal(left.begin(), left.end(), right.begin(),
+                          [&](const Value& x, const Value& y) { return equal(context, x, y); });
+    }
+    if (a.dict() != nullptr && b.dict() != nullptr) {
+        if (a.dict()->entries.size() != b.dict()->entries.size()) return false;
+        for (const auto& [key, value] : a.dict()->entries) {
+            context.spend_steps(b.dict()->entries.size());
+            const Value* other = b.dict()->find(key);
+            if (other == nullptr || !equal(context, value, *other)) return false;
+        }
+        return true;
+    }
+    if (a.name_space() != nullptr) return a.name_space() == b.name_space();
+    if (a.function() != nullptr && b.function() != nullptr) return *a.function() == *b.function();
+    return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
+}
+
+bool less(Context& context, const Value& a, const Value& b) {
+    if (a.is_number() && b.is_number()) {
+        if (a.is_integer() && b.is_integer()) return a.integer() < b.integer();
+        return a.number() < b.number();
+    }
+    // Bytes of UTF-8 sort as their code points do.
+    if (a.text() != nullptr && b.text() != nullptr) return *a.text() < *b.text();
+    context.fail(fmt::format("{} and {} have no order", a.kind(), b.kind()));
+}
+
+bool contains(Context& context, const Value& haystack, const Value& needle) {
+    if (const std::string* text = haystack.text()) {
+        if (needle.text() == nullptr) {
+            context.fail(fmt::format("'in' a string needs a string, not {}", needle.kind()));
+        }
+        context.spend_steps(text->size() / 256 * needle.text()->size());
+        return text->find(*needle.text()) != text->npos;
+    }
+    if (const Dict* dict = haystack.dict()) {
+        context.spend_steps(dict->entries.size());
+        return needle.text() != nullptr && dict->find(*needle.text()) != nullptr;
+    }
+    const std::shared_ptr<const List> items = iterate(context, haystack);
+    return std::any_of(items->items.begin(), items->items.end(),
+                       [&](const Value& item) { return equal(context, item, needle); });
+}
+
+std::shared_ptr<const List> iterate(Context& context, const Value& value) {
+    auto result = std::make_shared<List>();
+    if (const List* list = value.list()) {
+        result->items = list->items;
+        result->depth = list->depth;
+    } else if (const Dict* dict = value.dict()) {
+        for (const auto& [key, item] : dict->entries) result->items.emplace_back(key);
+    } else if (const std::string* text = value.text()) {
+        for (const std::string_view c : characters(context, *text)) result->items.emplace_back(c);
+    } else if (!value.is_undefined()) {
+        context.fail(fmt::format("{} cannot be iterated", value.kind()));
+    }
+    context.spend_steps(result->items.size());
+    return result;
+}
+
+std::vector<std::string_view> characters(Context& context, std::string_view text) {
+    context.spend_steps(text.size());
+    std::vector<std::string_view> result;
+    while (!text.empty()) {
+        const size_t bytes = next_utf8(text).bytes;
+        result.push_back(text.substr(0, bytes));
+        text.remove_prefix(bytes);
+    }
+    return result;
+}
+
+bool is_space(char32_t c) {
+    return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
+           c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
+           c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+}  // namespace kd::jinja

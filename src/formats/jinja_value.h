@@ -1,0 +1,175 @@
+// Values of the template language, with Python's meaning: how they print, compare and nest.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+
+namespace kd::jinja {
+
+/// Bounds of one rendering. A chat of 10,000 turns needs some 10^5 steps.
+inline constexpr int64_t kMaxSteps = 4'000'000;         // nodes evaluated, elements visited
+inline constexpr int64_t kMaxBytes = int64_t{1} << 28;  // of all strings made
+inline constexpr size_t kMaxOutputBytes = size_t{1} << 26;
+inline constexpr int kMaxValueDepth = 128;  // lists in lists
+
+/// Where a rendering stands, for messages, and what it may still spend.
+class Context {
+  public:
+    explicit Context(std::string name) : name_(std::move(name)) {}
+
+    int line = 0;  // of the template
+
+    /// Throws kd::Error{invalid_argument}: "name, line N: message".
+    [[noreturn]] void fail(const std::string& message) const;
+    /// Throws kd::Error{unsupported}.
+    [[noreturn]] void unsupported(const std::string& message) const;
+    /// Throw kd::Error{out_of_resources} beyond the bounds above.
+    void spend_steps(size_t steps);
+    void spend_bytes(size_t bytes);
+
+  private:
+    std::string name_;
+    int64_t steps_ = 0;
+    int64_t bytes_ = 0;
+};
+
+class Value;
+struct List;
+struct Dict;
+struct Namespace;
+struct Loop;
+
+/// Where the value should have come from, as the template writes it.
+struct Undefined {
+    std::string source;
+};
+struct None {};
+enum class Function : uint8_t { raise_exception, make_namespace, range };
+
+/// Cheap to copy: strings and containers are shared and never change. The shared owners form no
+/// cycle: a namespace, which can change, and a loop are never put inside another value.
+class Value {
+  public:
+    using Text = std::shared_ptr<const std::string>;
+    using Kinds = std::variant<Undefined, None, bool, int64_t, double, Text,
+                               std::shared_ptr<const List>, std::shared_ptr<const Dict>,
+                               std::shared_ptr<Namespace>, std::shared_ptr<const Loop>, Function>;
+
+    Value() = default;  // undefined
+    Value(None none) : kinds_(none) {}
+    Value(Undefined undefined) : kinds_(std::move(undefined)) {}
+    Value(bool value) : kinds_(value) {}
+    Value(int64_t value) : kinds_(value) {}
+    Value(double value) : kinds_(value) {}
+    Value(std::string value) : kinds_(std::make_shared<const std::string>(std::move(value))) {}
+    Value(std::string_view value) : Value(std::string(value)) {}
+    Value(const char* value) : Value(std::string(value)) {}
+    Value(std::shared_ptr<const List> value) : kinds_(std::move(value)) {}
+    Value(std::shared_ptr<const Dict> value) : kinds_(std::move(value)) {}
+    Value(std::shared_ptr<Namespace> value) : kinds_(std::move(value)) {}
+    Value(std::shared_ptr<const Loop> value) : kinds_(std::move(value)) {}
+    Value(Function value) : kinds_(value) {}
+
+    bool is_undefined() const { return std::holds_alternative<Undefined>(kinds_); }
+    bool is_none() const { return std::holds_alternative<None>(kinds_); }
+    bool is_bool() const { return std::holds_alternative<bool>(kinds_); }
+    bool is_float() const { return std::holds_alternative<double>(kinds_); }
+    /// An integer; true and false count as 1 and 0, as in Python.
+    bool is_integer() const { return is_bool() || std::holds_alternative<int64_t>(kinds_); }
+    bool is_number() const { return is_integer() || is_float(); }
+
+    int64_t integer() const {
+        return is_bool() ? int64_t{std::get<bool>(kinds_)} : std::get<int64_t>(kinds_);
+    }
+    double number() const {
+        return is_float() ? std::get<double>(kinds_) : static_cast<double>(integer());
+    }
+    /// Null if the value is of another kind.
+    const std::string* text() const { return shared<Text>(); }
+    const List* list() const { return shared<std::shared_ptr<const List>>(); }
+    const Dict* dict() const { return shared<std::shared_ptr<const Dict>>(); }
+    Namespace* name_space() const { return shared<std::shared_ptr<Namespace>>(); }
+    const Loop* loop() const { return shared<std::shared_ptr<const Loop>>(); }
+    const Function* function() const { return std::get_if<Function>(&kinds_); }
+    const Undefined* undefined() const { return std::get_if<Undefined>(&kinds_); }
+
+    bool truth() const;
+    /// "string", "none", ... for messages.
+    std::string_view kind() const;
+
+  private:
+    template <class Shared>
+    auto shared() const -> decltype(std::declval<Shared>().get()) {
+        const auto* pointer = std::get_if<Shared>(&kinds_);
+        return pointer == nullptr ? nullptr : pointer->get();
+    }
+
+    Kinds kinds_;
+};
+
+struct List {
+    std::vector<Value> items;
+    bool tuple = false;
+    int depth = 1;
+};
+
+struct Dict {
+    std::vector<std::pair<std::string, Value>> entries;  // keys distinct, in order of insertion
+    int depth = 1;
+
+    const Value* find(std::string_view key) const;  // null if absent
+};
+
+struct Namespace {
+    std::vector<std::pair<std::string, Value>> attributes;
+};
+
+struct Loop {
+    std::shared_ptr<const List> items;
+    size_t index = 0;  // from 0
+    int64_t depth = 1;
+};
+
+/// Fail if the result would nest too deep or hold a namespace or a loop.
+Value make_list(Context& context, std::vector<Value> items, bool tuple = false);
+Value make_dict(Context& context, std::vector<std::pair<std::string, Value>> entries);
+
+/// Throws for nesting beyond kMaxValueDepth and integers beyond 64 bits.
+Value value_of(Context& context, const nlohmann::ordered_json& json);
+
+/// Python's str() and repr(). Undefined is "" as text, "Undefined" inside a container.
+std::string to_text(Context& context, const Value& value);
+std::string to_repr(Context& context, const Value& value);
+
+struct JsonStyle {
+    int64_t indent = -1;  // spaces; -1: one line
+    bool ascii = false;
+    bool sort_keys = false;
+    std::string item_separator;  // set both
+    std::string key_separator;
+};
+/// Python's json.dumps.
+std::string to_json(Context& context, const Value& value, const JsonStyle& style);
+
+bool equal(Context& context, const Value& a, const Value& b);
+/// a < b; fails for kinds without an order between them.
+bool less(Context& context, const Value& a, const Value& b);
+/// `needle in haystack`.
+bool contains(Context& context, const Value& haystack, const Value& needle);
+/// What a loop visits: elements, keys, characters; nothing for undefined. Fails for the rest.
+std::shared_ptr<const List> iterate(Context& context, const Value& value);
+
+/// The characters of text (ill-formed units count as one).
+std::vector<std::string_view> characters(Context& context, std::string_view text);
+/// str.isspace of one code point.
+bool is_space(char32_t code_point);
+
+}  // namespace kd::jinja
