@@ -16,6 +16,7 @@ import argparse
 import ctypes
 import datetime
 import json
+import pathlib
 import statistics
 import time
 
@@ -138,6 +139,7 @@ def main():
     if args.json:
         with open(args.json, "w", encoding="utf-8") as out:
             json.dump({"schema": 1, "engine": f"llama-cpp-python {llama_cpp.__version__}",
+                       "model": pathlib.Path(args.model).name,
                        "system_info": llama_cpp.llama_print_system_info().decode().strip(),
                        "date": datetime.date.today().isoformat(), "threads": args.threads,
                        "context_tokens": CONTEXT_TOKENS, "runs": runs}, out, indent=1)

@@ -15,7 +15,7 @@ SETTINGS = {
     "feeding": "one token per llama_decode",
     "kv_cache": "f16",
     "flash_attention": "disabled",
-    "threads": 2,
+    "threads": 1,
 }
 
 

@@ -190,12 +190,20 @@ def next_log_probs(rows, ids):
     return rounded(rows[np.arange(len(ids) - 1), ids[1:]])
 
 
-def make_logits(file, model, llama, tokenizer, sequences):
+def make_encoder(tokenizer, llama):
+    """Text to ids, on which the two outside tokenizers have to agree."""
+    def encode(text):
+        ids = tokenizer.encode(text).ids
+        assert ids == llama.tokenize(text), f"the two tokenizers differ on {text!r}"
+        return ids
+    return encode
+
+
+def make_logits(file, model, llama, encode, sequences):
     result = []
     for sequence in sequences:
         text = sequence.get("text") or file.render_chat(sequence["messages"], False)
-        ids = tokenizer.encode(text).ids
-        assert ids == llama.tokenize(text), f"the two tokenizers differ on {text!r}"
+        ids = encode(text)
         ours, theirs = hf_log_probs(model, ids), llama.log_probs(ids)
         positions = []
         for row, other in zip(ours, theirs):
@@ -211,12 +219,12 @@ def make_logits(file, model, llama, tokenizer, sequences):
     return result
 
 
-def make_greedy(file, model, tokenizer, prompts):
+def make_greedy(file, model, tokenizer, encode, prompts):
     eos = file.value("tokenizer.ggml.eos_token_id")
     result = []
     for prompt in prompts:
         rendered = file.render_chat([{"role": "user", "content": prompt}], True)
-        ids = tokenizer.encode(rendered).ids
+        ids = encode(rendered)
         tokens, margins = hf_greedy(model, ids, eos)
         result.append({"prompt": prompt, "rendered": rendered, "ids": ids, "tokens": tokens,
                        "margins": margins,
@@ -224,8 +232,8 @@ def make_greedy(file, model, tokenizer, prompts):
     return result
 
 
-def make_taps(model, tokenizer, text):
-    ids = tokenizer.encode(text).ids
+def make_taps(model, encode, text):
+    ids = encode(text)
     taps = [{"name": name,
              "norms": [significant(n) for n in np.linalg.norm(rows.astype(np.float64), axis=1)],
              "first": [[significant(v) for v in row[:TAP_VALUES]] for row in rows]}
@@ -340,29 +348,29 @@ def main():
     parser.add_argument("--faults", action="store_true", help="print what planted faults change")
     args = parser.parse_args()
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # spinning helpers of a second thread starve on a busy machine
     inputs = json.loads((pathlib.Path(args.out) / "inputs.json").read_text(encoding="utf-8"))
     file = GgufFile(args.model)
     tokenizer, model = file.tokenizer(), load_float32(file)
-    long_text = "\n\n".join(inputs["long_text"])
-    long_ids = tokenizer.encode(long_text).ids
-    if args.faults:
-        show_faults(file, model, long_ids, tokenizer.encode(inputs["taps_text"]).ids)
-        return
     llama = LlamaCpp(args.model)
-    assert long_ids == llama.tokenize(long_text)
+    encode = make_encoder(tokenizer, llama)
+    long_text = "\n\n".join(inputs["long_text"])
+    long_ids = encode(long_text)
+    if args.faults:
+        show_faults(file, model, long_ids, encode(inputs["taps_text"]))
+        return
     long = {"text": long_text, "ids": long_ids,
             "next_log_probs": next_log_probs(hf_log_probs(model, long_ids), long_ids),
             "llama_cpp_next_log_probs": next_log_probs(llama.log_probs(long_ids), long_ids)}
-    logits = make_logits(file, model, llama, tokenizer, inputs["sequences"])
+    logits = make_logits(file, model, llama, encode, inputs["sequences"])
     distance = summary(logits, long)
     made = provenance(args.model)
     write(args.out, "logits.json", {"made": made, "llama_cpp_against_float32": distance,
                                     "sequences": logits})
     write(args.out, "long.json", {"made": made, **long})
     write(args.out, "greedy.json", {"made": made, "prompts": make_greedy(
-        file, model, tokenizer, inputs["greedy_prompts"])})
-    write(args.out, "taps.json", {"made": made, **make_taps(model, tokenizer,
+        file, model, tokenizer, encode, inputs["greedy_prompts"])})
+    write(args.out, "taps.json", {"made": made, **make_taps(model, encode,
                                                             inputs["taps_text"])})
     print(json.dumps(distance, indent=1))
 

@@ -59,7 +59,7 @@ void write_stats(const std::string& path, const Delta& end) {
 void print_tree(Engine& engine, int32_t round) {
     Batch& batch = engine.last_batch();
     const TreeView tree = batch.trees[0].view();
-    const AcceptedView accepted = batch.accepted;
+    const AcceptedView accepted = batch.accepted[0].view();
     fmt::print(stderr, "round {}: context {}, {} nodes, {} tokens\n{}", round,
                batch.entries[0].context, *tree.count, *accepted.count,
                draw_tree(tree, accepted, engine.tokenizer()));

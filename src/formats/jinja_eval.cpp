@@ -1,6 +1,7 @@
 #include "formats/jinja_eval.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "formats/jinja_arithmetic.h"
 #include "formats/jinja_builtins.h"
@@ -132,18 +133,15 @@ class Evaluator {
             kept->depth = items->depth;
             items = std::move(kept);
         }
-        ++loop_depth_;
         for (size_t i = 0; i < items->items.size(); ++i) {
             context_.spend_steps(1);
             scopes_.emplace_back();  // each turn has its own names
-            scopes_.back().emplace_back("loop",
-                                        std::make_shared<const Loop>(Loop{items, i, loop_depth_}));
+            scopes_.back().emplace_back("loop", std::make_shared<const Loop>(Loop{items, i}));
             assign(stmt, items->items[i]);
             const Flow flow = execute(stmt.branches[0].body);
             scopes_.pop_back();
             if (flow == Flow::leave) break;
         }
-        --loop_depth_;
         if (items->items.empty() && stmt.branches.size() > 1) {
             scopes_.emplace_back();
             execute(stmt.branches[1].body);
@@ -329,8 +327,8 @@ class Evaluator {
         if (name == "first") return index == 0;
         if (name == "last") return index + 1 == count;
         if (name == "length") return count;
-        if (name == "depth") return loop.depth;
-        if (name == "depth0") return loop.depth - 1;
+        if (name == "depth") return int64_t{1};  // jinja2 counts recursive loops alone
+        if (name == "depth0") return int64_t{0};
         if (name == "previtem" && index > 0) return items[loop.index - 1];
         if (name == "nextitem" && index + 1 < count) return items[loop.index + 1];
         if (name == "previtem" || name == "nextitem") return Undefined{describe(expr)};
@@ -364,25 +362,26 @@ class Evaluator {
         }
         const auto items = iterate(at(expr), value);
         const auto count = static_cast<int64_t>(items->items.size());
-        const auto part = [&](size_t child, int64_t fallback) {
-            if (!expr.children[child]) return fallback;
+        const auto part = [&](size_t child) -> std::optional<int64_t> {
+            if (!expr.children[child]) return std::nullopt;
             const Value bound = evaluate(*expr.children[child]);
-            if (bound.is_none()) return fallback;
+            if (bound.is_none()) return std::nullopt;
             if (!bound.is_integer()) at(expr).fail("a slice needs integers");
             return bound.integer();
         };
-        const int64_t step = part(3, 1);
+        const auto begin_part = part(1);
+        const auto end_part = part(2);
+        const int64_t step = part(3).value_or(1);
         if (step == 0) at(expr).fail("a slice with step 0");
         // Bounds beyond the ends are pulled to the place where a walk in this direction would stop.
         const int64_t lowest = step > 0 ? 0 : -1;
         const int64_t highest = step > 0 ? count : count - 1;
-        const auto place = [&](size_t child, int64_t fallback) {
-            int64_t at_item = part(child, fallback);
-            if (expr.children[child] && at_item != fallback && at_item < 0) at_item += count;
-            return std::clamp(at_item, lowest, highest);
+        const auto place = [&](std::optional<int64_t> bound, int64_t fallback) {
+            if (!bound) return fallback;
+            return std::clamp(*bound < 0 ? *bound + count : *bound, lowest, highest);
         };
-        const int64_t begin = place(1, step > 0 ? lowest : highest);
-        const int64_t end = place(2, step > 0 ? highest : lowest);
+        const int64_t begin = place(begin_part, step > 0 ? lowest : highest);
+        const int64_t end = place(end_part, step > 0 ? highest : lowest);
         std::vector<Value> result;
         for (int64_t i = begin; step > 0 ? i < end : i > end;) {
             result.push_back(items->items[static_cast<size_t>(i)]);
@@ -454,7 +453,6 @@ class Evaluator {
     const Dict& variables_;
     std::vector<Scope> scopes_;
     std::string* out_ = nullptr;
-    int64_t loop_depth_ = 0;
 };
 
 }  // namespace

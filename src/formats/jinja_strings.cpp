@@ -45,9 +45,8 @@ std::vector<Value> split_at_space(Context& context, std::string_view text, size_
     };
     for (skip(true); at < all.size(); skip(true)) {
         const char* begin = all[at].data();
-        if (parts.size() == cuts) {  // the rest as it stands, without the space at its end
-            const std::string_view rest(begin, static_cast<size_t>(text.end() - begin));
-            parts.emplace_back(strip(context, rest, std::nullopt, Side::right));
+        if (parts.size() == cuts) {  // the rest as it stands
+            parts.emplace_back(std::string(begin, text.data() + text.size()));
             break;
         }
         skip(false);

@@ -6,24 +6,27 @@
 
 namespace kd::jinja {
 
+std::string Context::place() const {
+    return line > 0 ? fmt::format("{}, line {}", name_, line) : name_;
+}
+
 void Context::fail(const std::string& message) const {
-    KD_THROW(invalid_argument, "{}, line {}: {}", name_, line, message);
+    KD_THROW(invalid_argument, "{}: {}", place(), message);
 }
 
 void Context::unsupported(const std::string& message) const {
-    KD_THROW(unsupported, "{}, line {}: {} is not supported", name_, line, message);
+    KD_THROW(unsupported, "{}: {} is not supported", place(), message);
 }
 
 void Context::spend_steps(size_t steps) {
     if (steps > size_t{kMaxSteps} || (steps_ += static_cast<int64_t>(steps)) > kMaxSteps) {
-        KD_THROW(out_of_resources, "{}, line {}: more than {} steps", name_, line, kMaxSteps);
+        KD_THROW(out_of_resources, "{}: more than {} steps", place(), kMaxSteps);
     }
 }
 
 void Context::spend_bytes(size_t bytes) {
     if (bytes > size_t{kMaxBytes} || (bytes_ += static_cast<int64_t>(bytes)) > kMaxBytes) {
-        KD_THROW(out_of_resources, "{}, line {}: more than {} bytes of strings", name_, line,
-                 kMaxBytes);
+        KD_THROW(out_of_resources, "{}: more than {} bytes of strings", place(), kMaxBytes);
     }
 }
 

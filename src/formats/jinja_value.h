@@ -16,8 +16,8 @@ namespace kd::jinja {
 
 /// Bounds of one rendering. A chat of 10,000 turns needs some 10^5 steps.
 inline constexpr int64_t kMaxSteps = 4'000'000;         // nodes evaluated, elements visited
-inline constexpr int64_t kMaxBytes = int64_t{1} << 28;  // of all strings made
-inline constexpr size_t kMaxOutputBytes = size_t{1} << 26;
+inline constexpr int64_t kMaxBytes = int64_t{1} << 27;  // of all strings made
+inline constexpr size_t kMaxOutputBytes = size_t{1} << 25;
 inline constexpr int kMaxValueDepth = 128;  // lists in lists
 
 /// Where a rendering stands, for messages, and what it may still spend.
@@ -25,7 +25,7 @@ class Context {
   public:
     explicit Context(std::string name) : name_(std::move(name)) {}
 
-    int line = 0;  // of the template
+    int line = 0;  // of the template; 0: before it
 
     /// Throws kd::Error{invalid_argument}: "name, line N: message".
     [[noreturn]] void fail(const std::string& message) const;
@@ -36,6 +36,8 @@ class Context {
     void spend_bytes(size_t bytes);
 
   private:
+    std::string place() const;
+
     std::string name_;
     int64_t steps_ = 0;
     int64_t bytes_ = 0;
@@ -135,7 +137,6 @@ struct Namespace {
 struct Loop {
     std::shared_ptr<const List> items;
     size_t index = 0;  // from 0
-    int64_t depth = 1;
 };
 
 /// Fail if the result would nest too deep or hold a namespace or a loop.

@@ -159,14 +159,14 @@ struct Tokenizer::Impl {
         std::vector<SpecialTokens::Entry> all;
         for (size_t i = 0; i < texts.size(); ++i) {
             const auto id = static_cast<int32_t>(i);
-            const bool user_defined = types[i] == TokenType::user_defined;
-            if (!user_defined && !is_control(id)) continue;
+            const bool added_token = types[i] == TokenType::user_defined;
+            if (!added_token && !is_control(id)) continue;
             if (texts[i].size() > kMaxSpecialBytes) {
                 KD_THROW(corrupt, "{}: special token {} has {} bytes (at most {})", kTokens, i,
                          texts[i].size(), kMaxSpecialBytes);
             }
             all.push_back({std::string(texts[i]), id});
-            if (user_defined) added.push_back(all.back());
+            if (added_token) added.push_back(all.back());
         }
         user_defined = SpecialTokens(std::move(added));
         specials = SpecialTokens(std::move(all));
@@ -213,7 +213,7 @@ struct Tokenizer::Impl {
         while (!text.empty()) {
             pieces.clear();
             const size_t valid = valid_utf8_bytes(text);
-            pretokenizer.split(text.substr(0, valid), pieces);
+            if (valid > 0) pretokenizer.split(text.substr(0, valid), pieces);
             text.remove_prefix(valid);
             if (!text.empty()) {
                 const size_t bad = next_utf8(text).bytes;

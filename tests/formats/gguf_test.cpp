@@ -8,6 +8,8 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <set>
 
 #include "base/error.h"
 #include "support/gguf_writer.h"
@@ -322,6 +324,27 @@ TEST(Gguf, TinyModelIsReproducible) {
     EXPECT_THROW(tiny_model({.hidden = 48}), Error);
     EXPECT_THROW(tiny_model({.heads = 3}), Error);
     EXPECT_THROW(tiny_model({.vocabulary = 258}), Error);
+}
+
+TEST(Gguf, TinyModelVocabularyIsSound) {
+    for (const int vocabulary : {259, 320, 8192}) {
+        const TempPath file;
+        write_tiny_model(file.path(), {.vocabulary = vocabulary});
+        const GgufFile gguf(file.path());
+        const auto& tokens = gguf.strings("tokenizer.ggml.tokens");
+        const auto& merges = gguf.strings("tokenizer.ggml.merges");
+        EXPECT_EQ(gguf.integers("tokenizer.ggml.token_type").size(), tokens.size());
+        std::set<std::string, std::less<>> known(tokens.begin(), tokens.begin() + 259);
+        ASSERT_EQ(known.size(), 259u);
+        ASSERT_EQ(merges.size(), tokens.size() - 259);
+        for (size_t i = 0; i < merges.size(); ++i) {
+            const std::string_view left = merges[i].substr(0, merges[i].find(' '));
+            const std::string_view right = merges[i].substr(left.size() + 1);
+            ASSERT_TRUE(known.contains(left) && known.contains(right)) << merges[i];
+            ASSERT_EQ(tokens[259 + i], std::string(left) + std::string(right));
+            ASSERT_TRUE(known.emplace(tokens[259 + i]).second) << tokens[259 + i];
+        }
+    }
 }
 
 TEST(Gguf, RealFile) {

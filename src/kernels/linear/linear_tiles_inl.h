@@ -1,6 +1,6 @@
-// The inner loops of linear: one panel of 16 outputs times up to kTileRows rows. Every (row, output)
-// is the same sequence of operations whatever the tile: blocks in order, exact integers inside a
-// block, then one or two additions to the row's float sum.
+// The inner loops of linear: one panel of 16 outputs times up to kTileRows rows. Every (row,
+// output) is the same sequence of operations whatever the tile: blocks in order, exact integers
+// inside a block, then one or two additions to the row's float sum.
 #if defined(KD_KERNELS_LINEAR_TILES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KD_KERNELS_LINEAR_TILES_INL_H
 #undef KD_KERNELS_LINEAR_TILES_INL_H
@@ -120,7 +120,8 @@ struct BlockSums {
 
     HWY_INLINE void clear() { low_sum = high_sum = hn::Zero(I16()); }
     HWY_INLINE void add_nibbles(I32Vec low, I32Vec high, const int8_t* q) {
-        low_sum = hn::Add(low_sum, hn::Add(pairs(low, broadcast4(q)), pairs(high, broadcast4(q + 16))));
+        low_sum =
+            hn::Add(low_sum, hn::Add(pairs(low, broadcast4(q)), pairs(high, broadcast4(q + 16))));
     }
     HWY_INLINE void add_split_bytes(I32Vec low, I32Vec high, const int8_t* q) {
         const I32Vec activations = broadcast4(q);
@@ -178,11 +179,10 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
             if constexpr (kType == DType::q4_1) {
                 products = sums[r].nibble_total();
             } else if constexpr (kType == DType::q4_0) {
-                products = hn::Sub(sums[r].nibble_total(),
-                                   hn::ShiftLeft<3>(hn::Set(di, x.sum[at])));
-            } else {
                 products =
-                    hn::Sub(sums[r].byte_total(), hn::ShiftLeft<7>(hn::Set(di, x.sum[at])));
+                    hn::Sub(sums[r].nibble_total(), hn::ShiftLeft<3>(hn::Set(di, x.sum[at])));
+            } else {
+                products = hn::Sub(sums[r].byte_total(), hn::ShiftLeft<7>(hn::Set(di, x.sum[at])));
             }
             total[r] = hn::MulAdd(hn::ConvertTo(d, products),
                                   hn::Mul(scale, hn::Set(d, x.scale[at])), total[r]);

@@ -64,7 +64,9 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr int64_t kChunkBlocks = 256;
 
-constexpr size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr size_t aligned(size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 }  // namespace
 

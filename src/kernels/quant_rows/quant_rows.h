@@ -13,10 +13,10 @@ namespace kd {
 /// the linear op needs for weights with an offset; `scaled_sum` is for weights with a minimum.
 struct QuantRows {
     int64_t rows = 0;
-    int64_t columns = 0;     // a multiple of 32
-    int8_t* q = nullptr;     // [rows, columns], in -127..127
-    float* scale = nullptr;  // [rows, columns / 32]
-    int32_t* sum = nullptr;  // [rows, columns / 32]
+    int64_t columns = 0;          // a multiple of 32
+    int8_t* q = nullptr;          // [rows, columns], in -127..127
+    float* scale = nullptr;       // [rows, columns / 32]
+    int32_t* sum = nullptr;       // [rows, columns / 32]
     float* scaled_sum = nullptr;  // [rows, columns / 32] scale * sum
 
     static size_t bytes(int64_t rows, int64_t columns);

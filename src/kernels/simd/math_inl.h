@@ -44,7 +44,8 @@ HWY_INLINE F32Vec exp_of(F32 d, F32Vec x) {
     p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
     p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
     p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
-    const I32Vec exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(I32(), n), hn::Set(I32(), 127)));
+    const I32Vec exponent =
+        hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(I32(), n), hn::Set(I32(), 127)));
     const F32Vec result = hn::Mul(p, hn::BitCast(d, exponent));
     // Compared with the argument itself: a NaN is not below and keeps its NaN polynomial, whatever
     // the bounding did to it.
@@ -65,8 +66,8 @@ HWY_INLINE F32Vec load_f16(F32 d, const uint16_t* from) {
     // Exponent and mantissa at their float places are 2^112 too small, subnormals included.
     const I32Vec magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(di, 0x7fff)));
     const F32Vec value = hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112f));
-    const I32Vec special = hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(di, 0x0f7fffff)),
-                                              hn::Set(di, 0x7f800000));
+    const I32Vec special =
+        hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(di, 0x0f7fffff)), hn::Set(di, 0x7f800000));
     const I32Vec sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(di, 0x8000)));
     return hn::BitCast(d, hn::Or(hn::BitCast(di, value), hn::Or(special, sign)));
 #endif
@@ -93,7 +94,9 @@ HWY_INLINE void store_first(F32 d, F32Vec v, float* to, size_t lanes) {
 }
 
 /// Sum of all lanes by halving: one fixed tree per target.
-HWY_INLINE float sum_of(F32 d, F32Vec v) { return hn::GetLane(hn::SumOfLanes(d, v)); }
+HWY_INLINE float sum_of(F32 d, F32Vec v) {
+    return hn::GetLane(hn::SumOfLanes(d, v));
+}
 
 }  // namespace kd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

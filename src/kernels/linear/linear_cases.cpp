@@ -1,0 +1,97 @@
+#include "kernels/linear/linear_cases.h"
+
+#include "kernels/cases/random.h"
+
+namespace kd {
+
+std::span<const LinearCase> linear_cases() {
+    using enum DType;
+    static const std::vector<LinearCase> cases = {
+        // The shapes of SmolLM2-135M.
+        {"qkv", {{q4_1, 576}, {q4_1, 192}, {q4_1, 192}}, 576, 1, false, false, 11},
+        {"attn_out", {{q4_1, 576}}, 576, 4, false, true, 12},
+        {"gate_up", {{q4_1, 1536}, {q4_1, 1536}}, 576, 2, false, false, 13},
+        {"down", {{q4_1, 576}}, 1536, 8, false, true, 14},
+        {"head_part", {{q8_0, 2048}}, 576, 3, false, false, 15},
+        // Odd outputs, one block, many rows, every type, types mixed in one layer.
+        {"one_output", {{q4_1, 1}}, 32, 1, true, true, 21},
+        {"padded_parts", {{q4_1, 5}, {q8_0, 17}, {q4_0, 33}}, 96, 7, true, true, 22},
+        {"q4_0", {{q4_0, 40}}, 576, 9, true, false, 23},
+        {"q8_0", {{q8_0, 40}}, 1536, 17, false, false, 24},
+        {"q4_1_chunk", {{q4_1, 48}}, 320, 64, false, true, 25},
+        {"f32", {{f32, 40}}, 63, 11, true, true, 31},
+        {"f16", {{f16, 35}}, 576, 5, false, false, 32},
+        {"bf16", {{bf16, 16}, {bf16, 3}}, 256, 20, true, false, 33},
+        {"mixed_floats", {{f32, 9}, {f16, 9}, {bf16, 9}}, 1, 2, false, false, 34},
+    };
+    return cases;
+}
+
+LinearParams LinearInputs::params(bool quantised_rows) const {
+    LinearParams result;
+    if (quantised_rows) {
+        result.quantised = &quantised;
+    } else {
+        result.x = x.data();
+    }
+    result.bias = bias.empty() ? nullptr : bias.data();
+    result.residual = residual.empty() ? nullptr : residual.data();
+    return result;
+}
+
+LinearInputs make_linear_inputs(const LinearCase& test) {
+    CaseRandom random(test.seed);
+    LinearInputs in;
+    int64_t outputs = 0;
+    in.weight_bytes.resize(test.parts.size());
+    for (size_t i = 0; i < test.parts.size(); ++i) {
+        const LinearCase::Part& part = test.parts[i];
+        in.parts.push_back(
+            random_weights(random, part.type, part.rows, test.columns, 0.5f, in.weight_bytes[i]));
+        outputs += part.rows;
+    }
+    in.x = random.values(test.rows * test.columns);
+    if (test.bias) in.bias = random.values(outputs);
+    if (test.residual) in.residual = random.values(test.rows * outputs);
+    if (is_quantised(test.parts[0].type)) {
+        constexpr size_t kAlign = 64;
+        in.quantised_bytes.resize(QuantRows::bytes(test.rows, test.columns) + kAlign);
+        const auto address = reinterpret_cast<uintptr_t>(in.quantised_bytes.data());
+        std::byte* aligned = in.quantised_bytes.data() + (kAlign - address % kAlign) % kAlign;
+        in.quantised = QuantRows::in(aligned, test.rows, test.columns);
+        quant_rows_ref({.x = in.x.data(), .out = in.quantised});
+        for (size_t i = 0; i < in.x.size(); ++i) {
+            in.x[i] = in.quantised.scale[i / 32] * static_cast<float>(in.quantised.q[i]);
+        }
+    }
+    return in;
+}
+
+double linear_tolerance(const LinearCase& test) {
+    // Quantised: a block's integers are exact; its two terms take a rounded scale product and two
+    // fused additions (two more roundings without fma). Floats: one addition a product, in two
+    // chains. Each rounding is at most 2^-24 of a partial sum. Bias and residual: two more.
+    const double steps = is_quantised(test.parts[0].type)
+                             ? 4.0 * static_cast<double>(test.columns / 32) + 4
+                             : static_cast<double>(test.columns) + 4;
+    return steps * 0x1p-24;
+}
+
+int64_t linear_bytes(const LinearCase& test) {
+    int64_t bytes = 0;
+    int64_t outputs = 0;
+    for (const LinearCase::Part& part : test.parts) {
+        bytes += part.rows * bytes_of(part.type, test.columns);
+        outputs += part.rows;
+    }
+    const int64_t x_bytes = is_quantised(test.parts[0].type) ? 1 : 4;
+    return bytes + test.rows * (test.columns * x_bytes + outputs * (test.residual ? 8 : 4));
+}
+
+double linear_flops(const LinearCase& test) {
+    double outputs = 0;
+    for (const LinearCase::Part& part : test.parts) outputs += static_cast<double>(part.rows);
+    return 2.0 * static_cast<double>(test.rows) * outputs * static_cast<double>(test.columns);
+}
+
+}  // namespace kd

@@ -1,0 +1,240 @@
+#include "kernels/linear/linear.h"
+
+#include "base/error.h"
+#include "kernel_test.h"
+#include "kernels/cases/random.h"
+#include "kernels/linear/linear_cases.h"
+
+namespace kd {
+namespace {
+
+std::vector<float> run(const LinearWeights& weights, LinearParams params, int64_t rows,
+                       Stream& stream) {
+    std::vector<float> y = nan_filled(rows * weights.rows());
+    params.weights = &weights;
+    params.rows = rows;
+    params.y = y.data();
+    linear(params, stream);
+    return y;
+}
+
+/// sum |w x| + |bias| + |residual| of every output: what rounding errors are measured by.
+std::vector<double> magnitudes(const LinearCase& test, const LinearInputs& in) {
+    std::vector<double> result;
+    std::vector<float> w(static_cast<size_t>(test.columns));
+    for (int64_t row = 0; row < test.rows; ++row) {
+        for (const WeightView& part : in.parts) {
+            for (int64_t n = 0; n < part.rows; ++n) {
+                dequantise(part.type, part.row(n), part.columns, w.data());
+                double sum = 0;
+                for (size_t k = 0; k < w.size(); ++k) {
+                    // A block's minimum and its scaled integers are separate terms.
+                    const double weight = std::fabs(w[k]) + (is_quantised(part.type) ? 1 : 0);
+                    sum += weight * std::fabs(in.x[static_cast<size_t>(row) * w.size() + k]);
+                }
+                const size_t at = result.size();
+                if (test.bias) sum += std::fabs(in.bias[at % in.bias.size()]);
+                if (test.residual) sum += std::fabs(in.residual[at]);
+                result.push_back(sum);
+            }
+        }
+    }
+    return result;
+}
+
+TEST(Linear, AgreesWithTheReference) {
+    ThreadPool threads(2);
+    Stream fast{&threads, Kernels::fast};
+    Stream reference{&threads, Kernels::reference};
+    for (const LinearCase& test : linear_cases()) {
+        SCOPED_TRACE(test.name);
+        const LinearInputs in = make_linear_inputs(test);
+        const LinearWeights weights(in.parts, fast);
+        const bool quantised = weights.wants_quantised_rows();
+        const std::vector<double> scale = magnitudes(test, in);
+        std::vector<std::vector<float>> results;
+        for_each_target([&] {
+            results.push_back(run(weights, in.params(quantised), test.rows, fast));
+            EXPECT_TRUE(
+                same_bits(results.back(), run(weights, in.params(quantised), test.rows, fast)));
+        });
+        const std::vector<float> exact = run(weights, in.params(quantised), test.rows, reference);
+        for (const std::vector<float>& result : results) {
+            EXPECT_TRUE(within(result, exact, weights.rows(), [&](size_t i) {
+                return linear_tolerance(test) * scale[i] + 1e-30;
+            }));
+        }
+        // The reference over float rows of the same values says the same.
+        EXPECT_TRUE(within(run(weights, in.params(false), test.rows, reference), exact,
+                           weights.rows(), [&](size_t i) { return 1e-6 * scale[i] + 1e-30; }));
+    }
+}
+
+TEST(Linear, ARowIsTheSameAloneAndInAnyBatch) {
+    constexpr int64_t kRows = 64;
+    for (const DType type : {DType::q4_1, DType::q4_0, DType::q8_0, DType::f32, DType::bf16}) {
+        SCOPED_TRACE(name_of(type));
+        const LinearCase test{"", {{type, 70}, {type, 19}}, 128, kRows, true, true, 99};
+        const LinearInputs in = make_linear_inputs(test);
+        ThreadPool one(1), two(2), three(3);
+        for_each_target([&] {
+            Stream stream{&one, Kernels::fast};
+            const LinearWeights weights(in.parts, stream);
+            const bool quantised = weights.wants_quantised_rows();
+            const auto outputs = static_cast<size_t>(weights.rows());
+            std::vector<float> alone;
+            for (int64_t row = 0; row < kRows; ++row) {
+                LinearParams params = in.params(quantised);
+                QuantRows rows = in.quantised;
+                rows.q += row * 128;
+                rows.scale += row * 4;
+                rows.sum += row * 4;
+                rows.scaled_sum += row * 4;
+                if (quantised) params.quantised = &rows;
+                if (!quantised) params.x += row * 128;
+                params.residual += row * weights.rows();
+                const std::vector<float> y = run(weights, params, 1, stream);
+                alone.insert(alone.end(), y.begin(), y.end());
+            }
+            std::vector<int64_t> batches = {kRows};
+            for (int64_t rows = 1; rows <= 20; ++rows) batches.push_back(rows);
+            for (const int64_t rows : batches) {
+                for (ThreadPool* pool : {&one, &two, &three}) {
+                    Stream other{pool, Kernels::fast};
+                    const std::vector<float> y = run(weights, in.params(quantised), rows, other);
+                    const std::vector<float> expected(alone.begin(),
+                                                      alone.begin() + rows * outputs);
+                    ASSERT_TRUE(same_bits(y, expected))
+                        << rows << " rows, " << pool->threads() << " threads";
+                }
+            }
+        });
+    }
+}
+
+/// Blocks whose scales are 1 (minimum 0), so that results are integers: any saturation or wrong
+/// element shows to the last unit.
+TEST(Linear, IntegersAreExactAtTheExtremes) {
+    constexpr int64_t kColumns = 96;
+    constexpr int64_t kOutputs = 37;
+    constexpr int64_t kRows = 9;
+    ThreadPool threads(2);
+    Stream stream{&threads, Kernels::fast};
+    for (const DType type : {DType::q8_0, DType::q4_0, DType::q4_1}) {
+        for (int pattern = 0; pattern < 6; ++pattern) {
+            SCOPED_TRACE(testing::Message() << name_of(type) << " pattern " << pattern);
+            CaseRandom random(static_cast<uint32_t>(pattern) + 7);
+            std::vector<std::byte> storage;
+            const WeightView w = random_weights(random, type, kOutputs, kColumns, 1.0f, storage);
+            const int64_t header = type == DType::q4_1 ? 4 : 2;
+            for (int64_t at = 0; at < std::ssize(storage); at += block_bytes(type)) {
+                const uint16_t bits[2] = {f32_to_f16(1.0f), f32_to_f16(0.0f)};
+                std::memcpy(&storage[static_cast<size_t>(at)], bits, static_cast<size_t>(header));
+                for (int64_t i = header; i < block_bytes(type); ++i) {
+                    // Lowest, highest, both mixed, nibbles mixed; from pattern 4 on random.
+                    const bool bytes = type == DType::q8_0;
+                    const int extremes[4] = {bytes ? 0x80 : 0xff, bytes ? 0x7f : 0x00,
+                                             i % 2 == 0 ? 0x80 : 0x7f, i % 3 == 0 ? 0x0f : 0xf0};
+                    if (pattern < 4) {
+                        storage[static_cast<size_t>(at + i)] =
+                            static_cast<std::byte>(extremes[pattern]);
+                    }
+                }
+            }
+            std::vector<int8_t> q(kRows * kColumns);
+            std::vector<float> scale(kRows * 3, 1.0f);
+            std::vector<int32_t> sum(kRows * 3, 0);
+            for (size_t i = 0; i < q.size(); ++i) {
+                const int choice = pattern % 2 == 0 ? 127 : random.below(255) - 127;
+                q[i] = static_cast<int8_t>(i / kColumns % 3 == 1 ? -choice : choice);
+                sum[i / 32] += q[i];
+            }
+            std::vector<float> scaled(sum.begin(), sum.end());
+            const QuantRows x{.rows = kRows,
+                              .columns = kColumns,
+                              .q = q.data(),
+                              .scale = scale.data(),
+                              .sum = sum.data(),
+                              .scaled_sum = scaled.data()};
+            const LinearWeights weights(std::span(&w, 1), stream);
+            std::vector<float> expected;
+            std::vector<float> row_weights(kColumns);
+            for (int64_t r = 0; r < kRows; ++r) {
+                for (int64_t n = 0; n < kOutputs; ++n) {
+                    dequantise(type, w.row(n), kColumns, row_weights.data());
+                    int64_t value = 0;
+                    for (int64_t k = 0; k < kColumns; ++k) {
+                        value += static_cast<int64_t>(row_weights[static_cast<size_t>(k)]) *
+                                 q[static_cast<size_t>(r * kColumns + k)];
+                    }
+                    expected.push_back(static_cast<float>(value));
+                }
+            }
+            for_each_target([&] {
+                EXPECT_TRUE(same_bits(run(weights, {.quantised = &x}, kRows, stream), expected));
+            });
+        }
+    }
+}
+
+TEST(Linear, NaNScalesAndInfinitiesReachTheOutput) {
+    ThreadPool threads(1);
+    Stream stream{&threads, Kernels::fast};
+    const LinearCase test{"", {{DType::q4_1, 16}}, 64, 2, false, false, 5};
+    LinearInputs in = make_linear_inputs(test);
+    in.quantised.scale[1] = in.quantised.scaled_sum[1] = kNaN;
+    const LinearWeights weights(in.parts, stream);
+    for_each_target([&] {
+        const std::vector<float> y = run(weights, in.params(true), 2, stream);
+        for (size_t i = 0; i < 16; ++i) EXPECT_TRUE(std::isnan(y[i]));
+        for (size_t i = 16; i < 32; ++i) EXPECT_FALSE(std::isnan(y[i]));
+    });
+    // Half-precision weights: infinity, NaN and subnormals convert as base/dtype says.
+    CaseRandom random(1);
+    std::vector<std::byte> storage;
+    const WeightView half = random_weights(random, DType::f16, 16, 4096, 1, storage);
+    for (uint32_t i = 0; i < 65536; ++i) {
+        const auto bits = static_cast<uint16_t>(i);
+        std::memcpy(&storage[i * 2], &bits, 2);
+    }
+    const LinearWeights all_halves(std::span(&half, 1), stream);
+    std::vector<float> x(4096, 0.0f);
+    for_each_target([&] {
+        for (const size_t column : {0, 1, 1023, 1024, 3071, 3072, 4095}) {
+            // Infinity and NaN times 0 elsewhere in a row would hide the value: rows 7 and 15 hold
+            // them all.
+            x.assign(4096, 0.0f);
+            x[column] = 1;
+            const std::vector<float> y = run(all_halves, {.x = x.data()}, 1, stream);
+            for (size_t n = 0; n < 16; ++n) {
+                if (n % 8 == 7) {
+                    EXPECT_TRUE(std::isnan(y[n])) << n;
+                } else {
+                    EXPECT_EQ(y[n], f16_to_f32(static_cast<uint16_t>(n * 4096 + column)))
+                        << n << " " << column;
+                }
+            }
+        }
+    });
+}
+
+TEST(Linear, RefusesWhatCannotBeStacked) {
+    ThreadPool threads(1);
+    Stream stream{&threads, Kernels::fast};
+    std::vector<std::byte> memory(4096);
+    const WeightView a{DType::q4_1, memory.data(), 2, 64};
+    const WeightView other_columns{DType::q4_1, memory.data(), 2, 32};
+    const WeightView floats{DType::f32, memory.data(), 2, 64};
+    const WeightView ragged{DType::q8_0, memory.data(), 1, 33};
+    EXPECT_THROW(LinearWeights({}, stream), Error);
+    EXPECT_THROW(LinearWeights(std::vector{a, other_columns}, stream), Error);
+    EXPECT_THROW(LinearWeights(std::vector{a, floats}, stream), Error);
+    EXPECT_THROW(LinearWeights(std::vector{ragged}, stream), Error);
+    const LinearWeights good(std::vector{a}, stream);
+    EXPECT_EQ(good.rows(), 2);
+    EXPECT_EQ(good.columns(), 64);
+    EXPECT_TRUE(good.wants_quantised_rows());
+}
+
+}  // namespace
+}  // namespace kd

@@ -1,0 +1,77 @@
+#include "backends/cpu/threads.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <vector>
+
+#include "base/error.h"
+
+namespace kd {
+namespace {
+
+TEST(ThreadPool, CoversEveryIndexOnceInAlignedRanges) {
+    for (const int threads : {1, 2, 3, 5}) {
+        ThreadPool pool(threads);
+        ASSERT_EQ(pool.threads(), threads);
+        for (const int64_t count : {0, 1, 2, 3, 7, 64, 100, 1000}) {
+            for (const int64_t grain : {1, 2, 3, 10, 64, 5000}) {
+                std::vector<std::atomic<int>> visits(static_cast<size_t>(count));
+                std::atomic<int> bad{0};
+                pool.parallel_for(count, grain, [&](int64_t begin, int64_t end) {
+                    if (begin % grain != 0 || end - begin > grain || begin >= end) ++bad;
+                    for (int64_t i = begin; i < end; ++i) ++visits[static_cast<size_t>(i)];
+                });
+                EXPECT_EQ(bad, 0) << count << " by " << grain;
+                for (const auto& visit : visits) ASSERT_EQ(visit, 1) << count << " by " << grain;
+            }
+        }
+    }
+}
+
+TEST(ThreadPool, ManyShortCallsOfChangingSize) {
+    for (const int threads : {2, 4}) {
+        ThreadPool pool(threads);
+        std::vector<int64_t> values(64);
+        int64_t expected = 0;
+        for (int64_t call = 0; call < 10000; ++call) {
+            const int64_t count = call % 64 + 1;
+            // Each call's body is a new object with its own values: a worker that ran the body of
+            // the call before would add the wrong number.
+            pool.parallel_for(count, 1 + call % 3, [&values, call](int64_t begin, int64_t end) {
+                for (int64_t i = begin; i < end; ++i) values[static_cast<size_t>(i)] += call;
+            });
+            expected += count * call;
+        }
+        int64_t total = 0;
+        for (const int64_t value : values) total += value;
+        EXPECT_EQ(total, expected);
+    }
+}
+
+TEST(ThreadPool, TwoPoolsMayNest) {
+    ThreadPool outer(2);
+    ThreadPool first(2);
+    ThreadPool second(2);
+    std::atomic<int64_t> sum{0};
+    outer.parallel_for(2, 1, [&](int64_t begin, int64_t) {
+        ThreadPool& inner = begin == 0 ? first : second;
+        for (int64_t size = 1; size < 50; ++size) {
+            inner.parallel_for(size, 2, [&](int64_t from, int64_t to) { sum += to - from; });
+        }
+    });
+    EXPECT_EQ(sum, 2 * 49 * 50 / 2);
+}
+
+TEST(ThreadPool, RefusesThreadCountsOutOfRange) {
+    EXPECT_THROW(ThreadPool(0), Error);
+    EXPECT_THROW(ThreadPool(-3), Error);
+    EXPECT_THROW(ThreadPool(1 << 20), Error);
+}
+
+TEST(ThreadPool, DefaultIsAtLeastOne) {
+    EXPECT_GE(default_threads(), 1);
+}
+
+}  // namespace
+}  // namespace kd
