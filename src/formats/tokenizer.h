@@ -24,7 +24,9 @@ class Tokenizer {
 
     /// Text to ids. Any bytes are accepted; bytes without a token in the vocabulary are dropped, as
     /// the reference tokenizers do. With `parse_special`, control tokens written in the text
-    /// ("<|im_end|>") become their ids; without, they are ordinary text. No BOS is added.
+    /// ("<|im_end|>") become their ids, the leftmost and longest first; without, they are ordinary
+    /// text. User-defined tokens are split out always. No BOS is added. Each maximal ill-formed
+    /// UTF-8 subpart (utf8.h) is a piece of its own: its bytes become byte tokens, and merge.
     std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
 
     /// The raw bytes of ids, control tokens left out unless `with_special`. Ids outside the

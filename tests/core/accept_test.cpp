@@ -232,6 +232,7 @@ TEST(AcceptTree, LosslessForEveryTreeOfThreeTokens) {
         const int largest = i == 0 || i + 1 == std::size(kParams) ? kLargestTree : kLargestTree - 1;
         int trees = 0;
         const double worst = worst_variation(3, largest, params, trees);
+        std::printf("%d trees, worst total variation %.2g\n", trees, worst);
         EXPECT_LT(worst, 1e-6) << "temperature " << params.temperature << " top_k " << params.top_k
                                << " top_p " << params.top_p << " min_p " << params.min_p;
         EXPECT_EQ(trees, ternary_trees(largest));

@@ -275,11 +275,11 @@ TEST(ChooseBudget, ContextIsAveragedOverTheKeptRows) {
                             .seconds = {1.0, 1.0, 11.0, 11.0},
                             .correction = {1.0, 1.0}};
     Sessions sessions;
-    sessions.add({-0.1f, -0.1f}, 0);
+    sessions.add({-0.1f, -0.1f}, 300);
     sessions.add({}, 600);
     const double predicted = choose_budget(sessions.budget(), cost, 0, 0.0, 100);
     EXPECT_EQ(sessions.counts(), (Counts{3, 1}));
-    EXPECT_DOUBLE_EQ(predicted, 1.0 + 10.0 * (600.0 / 4) / 1000.0);
+    EXPECT_DOUBLE_EQ(predicted, 1.0 + 10.0 * ((3 * 300.0 + 600.0) / 4) / 1000.0);
 }
 
 TEST(ChooseBudget, NothingToVerify) {

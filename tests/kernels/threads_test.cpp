@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -46,6 +48,47 @@ TEST(ThreadPool, ManyShortCallsOfChangingSize) {
         int64_t total = 0;
         for (const int64_t value : values) total += value;
         EXPECT_EQ(total, expected);
+    }
+}
+
+// More threads than cores, small jobs in turn with larger ones: workers lose their core at every
+// point, also between reading the cursor of a finished job and the fields of the next. A chunk that
+// ran twice, or a count of finished chunks that overshot and left the caller waiting, came of that.
+TEST(ThreadPool, LateWorkersOfAFinishedJobTakeNothing) {
+    ThreadPool pool(4);
+    std::vector<std::atomic<int32_t>> visits(64);
+    for (int32_t call = 0; call < 200000; ++call) {
+        const int64_t count = call % 2 == 0 ? 2 : 3 + call % 60;
+        pool.parallel_for(count, 1, [&](int64_t begin, int64_t) {
+            visits[static_cast<size_t>(begin)].fetch_add(1, std::memory_order_relaxed);
+        });
+        for (int64_t i = 0; i < count; ++i) {
+            ASSERT_EQ(visits[static_cast<size_t>(i)].exchange(0), 1) << "call " << call;
+        }
+    }
+}
+
+TEST(ThreadPool, WorkersTakePartSleepAndWake) {
+    for (const int threads : {2, 3}) {
+        ThreadPool pool(threads);
+        const auto caller = std::this_thread::get_id();
+        std::vector<int64_t> values(static_cast<size_t>(threads));
+        for (int call = 0; call < 100; ++call) {
+            // Each chunk waits for all the others: without one thread a chunk this never ends.
+            std::atomic<int> started{0};
+            pool.parallel_for(threads, 1, [&](int64_t begin, int64_t) {
+                ++started;
+                while (started < threads) std::this_thread::yield();
+                // Now and then long enough for the caller to fall asleep before the workers end.
+                if (call % 10 == 0 && std::this_thread::get_id() != caller) {
+                    std::this_thread::sleep_for(std::chrono::microseconds(300));
+                }
+                values[static_cast<size_t>(begin)] += call;
+            });
+            // And for the workers to fall asleep between calls.
+            if (call % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
+        }
+        for (const int64_t value : values) EXPECT_EQ(value, 99 * 100 / 2);
     }
 }
 

@@ -50,10 +50,12 @@ bool spin_until(Ready&& ready) {
 
 }  // namespace
 
-// One job at a time. `cursor` holds (job number, next chunk) in one word: a worker takes a chunk by
-// compare-and-swap, so one that read the fields of an old job and lost its core can never take a
+// One job at a time. `cursor` holds (job number, chunks left) in one word: a worker takes a chunk
+// by compare-and-swap, so one that read the fields of an old job and lost its core can never take a
 // chunk of a new one. The fields of a job are written only after every chunk of the job before was
-// done, hence a successful swap proves that the fields read before it belong to its job.
+// done, and nobody swaps a cursor without chunks left, hence a successful swap proves that the
+// fields read before it belong to its job. (Counting up would not do: at an exhausted cursor the
+// number of chunks read might already be the next job's.)
 struct ThreadPool::State {
     alignas(64) std::atomic<uint64_t> cursor{0};
     alignas(64) std::atomic<uint32_t> chunks_done{0};
@@ -73,18 +75,18 @@ struct ThreadPool::State {
 void ThreadPool::State::take_chunks(uint32_t job_number) {
     uint64_t at = cursor.load(std::memory_order_acquire);
     while (static_cast<uint32_t>(at >> kIndexBits) == job_number) {
-        const auto chunk = static_cast<uint32_t>(at & kIndexMask);
+        const auto left = static_cast<uint32_t>(at & kIndexMask);
+        if (left == 0) return;
         const Call job_call = call.load(std::memory_order_relaxed);
         void* const job_context = context.load(std::memory_order_relaxed);
         const int64_t job_count = count.load(std::memory_order_relaxed);
         const int64_t job_grain = grain.load(std::memory_order_relaxed);
         const uint32_t job_chunks = chunks.load(std::memory_order_relaxed);
-        if (chunk >= job_chunks) return;
-        if (!cursor.compare_exchange_weak(at, at + 1, std::memory_order_acq_rel,
+        if (!cursor.compare_exchange_weak(at, at - 1, std::memory_order_acq_rel,
                                           std::memory_order_acquire)) {
             continue;
         }
-        const int64_t begin = int64_t{chunk} * job_grain;
+        const int64_t begin = int64_t{job_chunks - left} * job_grain;
         job_call(job_context, begin, std::min(begin + job_grain, job_count));
         if (chunks_done.fetch_add(1, std::memory_order_acq_rel) + 1 == job_chunks) {
             chunks_done.notify_one();  // the caller, if it fell asleep
@@ -141,7 +143,8 @@ void ThreadPool::run(int64_t count, int64_t grain, Call call, void* context) {
     state.chunks.store(static_cast<uint32_t>(chunks), std::memory_order_relaxed);
     state.chunks_done.store(0, std::memory_order_relaxed);
     const uint32_t job = state.job.load(std::memory_order_relaxed) + 1;
-    state.cursor.store(uint64_t{job} << kIndexBits, std::memory_order_release);
+    state.cursor.store((uint64_t{job} << kIndexBits) | static_cast<uint64_t>(chunks),
+                       std::memory_order_release);
     state.job.store(job, std::memory_order_release);
     state.job.notify_all();
 

@@ -10,6 +10,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attn_verify_gqa/attn_verify_gqa.cpp"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/attn_verify_gqa/attn_verify_gqa_block_inl.h"
@@ -17,16 +18,25 @@
 HWY_BEFORE_NAMESPACE();
 namespace kd::HWY_NAMESPACE {
 
-/// Where one task reads and writes.
+/// Where one task reads and writes. Row addresses are worked out once: a division for each key
+/// would take longer than its products.
 struct Place {
-    const AttnVerifyGqaParams& params;
-    const AttnUnit& unit;
-    int32_t kv_head;
-    int32_t block;
+    Place(const AttnVerifyGqaParams& p, const AttnUnit& u, int32_t kv, int32_t b)
+        : params(p),
+          unit(u),
+          kv_head(kv),
+          block(b),
+          row_bytes(p.kv.row_bytes()),
+          head_bytes(bytes_of(p.kv.type, p.head_dim)) {
+        const KvLayer layer = p.kv.layer(p.layer);
+        k = layer.k + kv * head_bytes;
+        v = layer.v + kv * head_bytes;
+    }
 
-    const std::byte* k_row(int64_t slot) const { return head_of(layer().k, slot); }
-    const std::byte* v_row(int64_t slot) const { return head_of(layer().v, slot); }
-
+    int64_t offset_of(int64_t slot) const {
+        KD_CHECK(slot >= 0 && slot < params.kv.slots, "slot {} of {}", slot, params.kv.slots);
+        return slot * row_bytes;
+    }
     const float* query(int32_t row, int32_t head) const {
         return params.q + (int64_t{unit.segment->first_row} + row) * params.q_stride +
                int64_t{head} * params.head_dim;
@@ -35,101 +45,178 @@ struct Place {
         return unit.record(row, head, block, params.heads, record_floats(params.head_dim));
     }
 
-  private:
-    KvLayer layer() const { return params.kv.layer(params.layer); }
-    const std::byte* head_of(const std::byte* rows, int64_t slot) const {
-        KD_CHECK(slot >= 0 && slot < params.kv.slots, "slot {} of {}", slot, params.kv.slots);
-        return rows + slot * params.kv.row_bytes() +
-               bytes_of(params.kv.type, int64_t{kv_head} * params.head_dim);
-    }
+    const AttnVerifyGqaParams& params;
+    const AttnUnit& unit;
+    const int32_t kv_head;
+    const int32_t block;
+    const int64_t row_bytes;   // of all heads
+    const int64_t head_bytes;  // of one
+    const std::byte* k;        // this head of slot 0
+    const std::byte* v;
 };
 
-/// The block's keys that all rows of the unit share: those of the context, and for a causal chunk
-/// its own rows up to the unit's last (later ones are masked per row by the count of valid keys).
-HWY_INLINE int32_t load_shared(const Place& at, KvTile& tile) {
+/// Byte offsets of the block's keys that all rows of the unit share: those of the context, and for
+/// a causal chunk its own rows up to the unit's last (later ones are masked per row by the count of
+/// valid keys). Returns their number.
+HWY_INLINE int32_t shared_offsets(const Place& at, int64_t* offsets) {
     const AttnSegment& segment = *at.unit.segment;
-    const int32_t dim = at.params.head_dim;
     const int64_t context = static_cast<int64_t>(segment.context.size());
     const int64_t first = int64_t{at.block} * kBlockKeys;
     const int64_t end = context + (segment.ancestors.empty() ? at.unit.end_row : 0);
     const auto keys = static_cast<int32_t>(std::clamp<int64_t>(end - first, 0, kBlockKeys));
-    // Columns without a key are masked later; they only have to hold something.
-    if (keys < kBlockKeys) std::fill_n(tile.k, dim * kBlockKeys, 0.0f);
-    HWY_ALIGN float rows[4 * kMaxDim];
     for (int32_t j = 0; j < keys; ++j) {
         const int64_t position = first + j;
-        const int64_t slot = position < context
-                                 ? segment.context[static_cast<size_t>(position)]
-                                 : segment.slots[static_cast<size_t>(position - context)];
-        load_row(at.params.kv.type, at.v_row(slot), dim, tile.v + j * padded_dim(dim));
-        load_row(at.params.kv.type, at.k_row(slot), dim, rows + (j % 4) * kMaxDim);
-        if (j % 4 == 3) put_4_keys(rows, kMaxDim, dim, j - 3, tile.k);
-    }
-    for (int32_t j = keys / 4 * 4; j < keys; ++j) {
-        put_key(rows + (j % 4) * kMaxDim, dim, j, tile.k);
+        offsets[j] = at.offset_of(position < context
+                                      ? segment.context[static_cast<size_t>(position)]
+                                      : segment.slots[static_cast<size_t>(position - context)]);
     }
     return keys;
 }
 
-/// The tree row's own keys of this block, behind those of the context: at their path positions.
-HWY_INLINE void load_path(const Place& at, int32_t row, KvTile& tile) {
-    const AttnSegment& segment = *at.unit.segment;
+/// Slots may lie anywhere, so the hardware does not foresee the next one.
+HWY_INLINE void prefetch_row(const std::byte* row, int64_t bytes) {
+    for (int64_t byte = 0; byte < bytes; byte += 64) hwy::Prefetch(row + byte);
+}
+inline constexpr int32_t kPrefetchKeys = 16;
+
+/// `keys` K rows as columns of the tile.
+HWY_INLINE void load_keys(const Place& at, const int64_t* offsets, int32_t keys, float* tile) {
     const int32_t dim = at.params.head_dim;
+    // Columns without a key are masked later; they only have to hold something.
+    if (keys < kBlockKeys) std::fill_n(tile, dim * kBlockKeys, 0.0f);
+    HWY_ALIGN float rows[4 * kMaxDim];
+    for (int32_t j = 0; j < keys; ++j) {
+        prefetch_row(at.k + offsets[std::min(j + kPrefetchKeys, keys - 1)], at.head_bytes);
+        load_row(at.params.kv.type, at.k + offsets[j], dim, rows + (j % 4) * kMaxDim);
+        if (j % 4 == 3) put_4_keys(rows, kMaxDim, dim, j - 3, tile);
+    }
+    for (int32_t j = keys / 4 * 4; j < keys; ++j) put_key(rows + (j % 4) * kMaxDim, dim, j, tile);
+}
+
+/// `keys` V rows as rows of the tile.
+HWY_INLINE void load_values(const Place& at, const int64_t* offsets, int32_t keys, float* tile) {
+    const int32_t dim = at.params.head_dim;
+    for (int32_t j = 0; j < keys; ++j) {
+        prefetch_row(at.v + offsets[std::min(j + kPrefetchKeys, keys - 1)], at.head_bytes);
+        load_row(at.params.kv.type, at.v + offsets[j], dim, tile + j * padded_dim(dim));
+    }
+}
+
+/// Calls put(lane, byte offset) for the tree row's own keys of this block: they stand behind those
+/// of the context, at their path positions.
+template <class Put>
+HWY_INLINE void for_each_path_key(const Place& at, int32_t row, Put&& put) {
+    const AttnSegment& segment = *at.unit.segment;
     const int64_t start =
         static_cast<int64_t>(segment.context.size()) - int64_t{at.block} * kBlockKeys;
-    HWY_ALIGN float key[kMaxDim];
     for_each_path_node(segment, row, [&](int32_t i, int32_t node) HWY_ATTR {
         const int64_t lane = start + i;
         if (lane < 0 || lane >= kBlockKeys) return;
-        const int64_t slot = segment.slots[static_cast<size_t>(node)];
-        load_row(at.params.kv.type, at.k_row(slot), dim, key);
-        put_key(key, dim, static_cast<int32_t>(lane), tile.k);
-        load_row(at.params.kv.type, at.v_row(slot), dim, tile.v + lane * padded_dim(dim));
+        put(static_cast<int32_t>(lane), at.offset_of(segment.slots[static_cast<size_t>(node)]));
     });
 }
 
-/// Queries of rows [begin, end), all heads that share the K/V head. Only queries with equally many
-/// keys share a pass, so that no key is touched for a row that does not see it.
-HWY_INLINE void attend_rows(const Place& at, const KvTile& tile, int32_t begin, int32_t end) {
-    const AttnVerifyGqaParams& params = at.params;
-    const int32_t group = params.heads / params.kv_heads;
+/// Up to kQueriesPerPass queries that see equally many keys, so that no key is touched for a row
+/// that does not see it. Query i of a unit: row i / group, head i % group of those that share the
+/// K/V head.
+struct Run {
+    int32_t first_query = 0;
+    int32_t queries = 0;
+    int32_t valid = 0;  // keys
     const float* q[kQueriesPerPass];
     float* records[kQueriesPerPass];
-    int32_t queries = 0;
-    int32_t seen = 0;
+};
+
+/// Calls visit(run) for the queries of rows [begin, end) that see any key of the block.
+template <class Visit>
+HWY_INLINE void for_each_run(const Place& at, int32_t begin, int32_t end, Visit&& visit) {
+    const int32_t group = at.params.heads / at.params.kv_heads;
+    Run run;
     auto flush = [&]() HWY_ATTR {
-        if (queries > 0) {
-            attend_some(queries, tile, params.head_dim, seen, params.scale, q, records);
-        }
-        queries = 0;
+        if (run.queries > 0) visit(run);
+        run.queries = 0;
     };
     for (int32_t row = begin; row < end; ++row) {
         const int64_t keys = path_keys(*at.unit.segment, row) - int64_t{at.block} * kBlockKeys;
         const auto valid = static_cast<int32_t>(std::clamp<int64_t>(keys, 0, kBlockKeys));
-        if (valid == 0) continue;
-        if (valid != seen) flush();
-        seen = valid;
-        for (int32_t h = 0; h < group; ++h) {
-            q[queries] = at.query(row, at.kv_head * group + h);
-            records[queries] = at.record(row, at.kv_head * group + h);
-            if (++queries == kQueriesPerPass) flush();
+        if (valid != run.valid) flush();
+        run.valid = valid;
+        for (int32_t h = 0; valid > 0 && h < group; ++h) {
+            if (run.queries == 0) run.first_query = (row - at.unit.first_row) * group + h;
+            run.q[run.queries] = at.query(row, at.kv_head * group + h);
+            run.records[run.queries] = at.record(row, at.kv_head * group + h);
+            if (++run.queries == kQueriesPerPass) flush();
         }
     }
     flush();
 }
 
+HWY_INLINE void score_rows(const Place& at, int32_t begin, int32_t end, const float* keys,
+                           float (*weights)[kBlockKeys]) {
+    const int32_t dim = at.params.head_dim;
+    const float scale = at.params.scale;
+    for_each_run(at, begin, end, [&](const Run& run) HWY_ATTR {
+        float(*p)[kBlockKeys] = weights + run.first_query;
+        switch (run.queries) {
+            case 1:
+                return score_queries<1>(run.q, keys, dim, run.valid, scale, p, run.records);
+            case 2:
+                return score_queries<2>(run.q, keys, dim, run.valid, scale, p, run.records);
+            case 3:
+                return score_queries<3>(run.q, keys, dim, run.valid, scale, p, run.records);
+            default:
+                return score_queries<4>(run.q, keys, dim, run.valid, scale, p, run.records);
+        }
+    });
+}
+
+HWY_INLINE void weigh_rows(const Place& at, int32_t begin, int32_t end, const float* values,
+                           const float (*weights)[kBlockKeys]) {
+    const int32_t dim = at.params.head_dim;
+    for_each_run(at, begin, end, [&](const Run& run) HWY_ATTR {
+        const float(*p)[kBlockKeys] = weights + run.first_query;
+        switch (run.queries) {
+            case 1:
+                return weigh_queries<1>(p, values, dim, run.valid, run.records);
+            case 2:
+                return weigh_queries<2>(p, values, dim, run.valid, run.records);
+            case 3:
+                return weigh_queries<3>(p, values, dim, run.valid, run.records);
+            default:
+                return weigh_queries<4>(p, values, dim, run.valid, run.records);
+        }
+    });
+}
+
 void attend_block(const AttnVerifyGqaParams& params, const AttnUnit& unit, int32_t kv_head,
                   int32_t block) {
-    const Place at{params, unit, kv_head, block};
-    KvTile tile;
-    const int32_t shared = load_shared(at, tile);
-    if (shared == kBlockKeys || unit.segment->ancestors.empty()) {
-        attend_rows(at, tile, unit.first_row, unit.end_row);
-        return;
+    const Place at(params, unit, kv_head, block);
+    const DType type = params.kv.type;
+    const int32_t dim = params.head_dim;
+    HWY_ALIGN float tile[kTileFloats];
+    HWY_ALIGN float weights[kAttnUnitQueries][kBlockKeys];
+    HWY_ALIGN float key[kMaxDim];
+    int64_t offsets[kBlockKeys];
+    const int32_t shared = shared_offsets(at, offsets);
+    const bool same_keys = shared == kBlockKeys || unit.segment->ancestors.empty();
+
+    load_keys(at, offsets, shared, tile);
+    if (same_keys) score_rows(at, unit.first_row, unit.end_row, tile, weights);
+    for (int32_t row = unit.first_row; !same_keys && row < unit.end_row; ++row) {
+        for_each_path_key(at, row, [&](int32_t lane, int64_t offset) HWY_ATTR {
+            load_row(type, at.k + offset, dim, key);
+            put_key(key, dim, lane, tile);
+        });
+        score_rows(at, row, row + 1, tile, weights);
     }
-    for (int32_t row = unit.first_row; row < unit.end_row; ++row) {
-        load_path(at, row, tile);
-        attend_rows(at, tile, row, row + 1);
+
+    load_values(at, offsets, shared, tile);
+    if (same_keys) weigh_rows(at, unit.first_row, unit.end_row, tile, weights);
+    for (int32_t row = unit.first_row; !same_keys && row < unit.end_row; ++row) {
+        for_each_path_key(at, row, [&](int32_t lane, int64_t offset) HWY_ATTR {
+            load_row(type, at.v + offset, dim, tile + lane * padded_dim(dim));
+        });
+        weigh_rows(at, row, row + 1, tile, weights);
     }
 }
 
@@ -174,9 +261,6 @@ HWY_EXPORT(combine_blocks);
 
 namespace {
 
-// Rows that share the keys of a task: enough to spread the unpacking of K and V over, few enough to
-// leave tasks for every thread.
-constexpr int32_t kUnitRows = 8;
 constexpr int kMaxUnits = 16;
 
 /// Units in flight: their partial results lie in the scratch at the same time.
@@ -247,7 +331,7 @@ void add_unit(const AttnVerifyGqaParams& params, const AttnSegment& segment, int
 int64_t attn_verify_gqa_scratch_floats(int32_t heads, int32_t head_dim, int64_t max_keys,
                                        int threads) {
     const int64_t blocks = (max_keys + kAttnBlockKeys - 1) / kAttnBlockKeys;
-    return int64_t{units_at_once(threads)} * kUnitRows * heads * blocks *
+    return int64_t{units_at_once(threads)} * kAttnUnitRows * heads * blocks *
            HWY_STATIC_DISPATCH(record_floats)(head_dim);
 }
 
@@ -262,10 +346,12 @@ void attn_verify_gqa(const AttnVerifyGqaParams& params, Stream& stream) {
         return;
     }
     const int capacity = units_at_once(stream.threads->threads());
+    const int32_t unit_rows =
+        std::min(kAttnUnitRows, kAttnUnitQueries * params.kv_heads / params.heads);
     Pass pass;
     for (const AttnSegment& segment : params.segments) {
-        for (int32_t row = 0; row < segment.rows; row += kUnitRows) {
-            add_unit(params, segment, row, std::min(row + kUnitRows, segment.rows), pass);
+        for (int32_t row = 0; row < segment.rows; row += unit_rows) {
+            add_unit(params, segment, row, std::min(row + unit_rows, segment.rows), pass);
             if (pass.count == capacity) {
                 run_pass(params, pass, *stream.threads);
                 pass = {};

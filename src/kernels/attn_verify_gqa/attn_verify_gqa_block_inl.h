@@ -27,11 +27,9 @@ inline constexpr int32_t kPassVectors = kLanes >= 16 ? 4 : 2;
 inline constexpr int32_t kLane = static_cast<int32_t>(kLanes);
 inline constexpr int32_t kQueriesPerPass = 4;
 
-/// K and V of one block and one K/V head as floats.
-struct KvTile {
-    HWY_ALIGN float k[kMaxDim * kBlockKeys];  // [head_dim, 64 keys]
-    HWY_ALIGN float v[kBlockKeys * kMaxDim];  // [64 keys, head_dim rounded up to 16]
-};
+/// Floats of one block's keys ([head_dim, 64 keys]) or values ([64 keys, padded_dim]). They take
+/// turns in one buffer: both at once would fill a first-level cache of 32 KB.
+inline constexpr int32_t kTileFloats = kMaxDim * kBlockKeys;
 
 /// Head elements of a V row and of a partial result: whole vectors on every target.
 constexpr int32_t padded_dim(int32_t head_dim) {
@@ -170,36 +168,29 @@ constexpr int64_t record_floats(int32_t head_dim) {
     return padded_dim(head_dim) + 2;
 }
 
-/// kQueries queries that see the same number of keys of the tile.
+/// Weights p of kQueries queries that see the same number of keys.
 template <int kQueries>
-HWY_NOINLINE void attend(const KvTile& tile, int32_t dim, int32_t valid, float scale,
-                         const float* const* q, float* const* records) {
-    HWY_ALIGN float p[kQueries][kBlockKeys];
+HWY_NOINLINE void score_queries(const float* const* q, const float* keys, int32_t dim,
+                                int32_t valid, float scale, float (*p)[kBlockKeys],
+                                float* const* records) {
+    score<kQueries>(q, keys, dim, valid, scale, p);
     const int32_t padded = padded_dim(dim);
-    score<kQueries>(q, tile.k, dim, valid, scale, p);
     for (int h = 0; h < kQueries; ++h) {
         exponentiate(p[h], valid, records[h][padded], records[h][padded + 1]);
     }
-    int32_t element = 0;
-    for (; element + kPassVectors * kLane <= padded; element += kPassVectors * kLane) {
-        weigh<kQueries, kPassVectors>(p, tile.v, padded, valid, element, records);
-    }
-    for (; element < padded; element += kLane) {
-        weigh<kQueries, 1>(p, tile.v, padded, valid, element, records);
-    }
 }
 
-HWY_INLINE void attend_some(int32_t queries, const KvTile& tile, int32_t dim, int32_t valid,
-                            float scale, const float* const* q, float* const* records) {
-    switch (queries) {
-        case 1:
-            return attend<1>(tile, dim, valid, scale, q, records);
-        case 2:
-            return attend<2>(tile, dim, valid, scale, q, records);
-        case 3:
-            return attend<3>(tile, dim, valid, scale, q, records);
-        default:
-            return attend<4>(tile, dim, valid, scale, q, records);
+/// Their weighted sums of V.
+template <int kQueries>
+HWY_NOINLINE void weigh_queries(const float (*p)[kBlockKeys], const float* values, int32_t dim,
+                                int32_t valid, float* const* records) {
+    const int32_t padded = padded_dim(dim);
+    int32_t element = 0;
+    for (; element + kPassVectors * kLane <= padded; element += kPassVectors * kLane) {
+        weigh<kQueries, kPassVectors>(p, values, padded, valid, element, records);
+    }
+    for (; element < padded; element += kLane) {
+        weigh<kQueries, 1>(p, values, padded, valid, element, records);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "kernels/attn_verify_gqa/attn_verify_gqa.h"
+#include "kernels/attn_verify_gqa/attn_verify_gqa_unit.h"
 
 namespace kd {
 
@@ -33,8 +34,9 @@ void for_each_path_node(const AttnSegment& segment, int32_t row, Visit&& visit) 
 
 /// What every caller must have got right.
 inline void check_attention(const AttnVerifyGqaParams& params) {
-    KD_CHECK(params.kv_heads > 0 && params.heads % params.kv_heads == 0, "{} heads, {} K/V heads",
-             params.heads, params.kv_heads);
+    KD_CHECK(params.kv_heads > 0 && params.heads % params.kv_heads == 0 &&
+                 params.heads / params.kv_heads <= kAttnUnitQueries,
+             "{} heads, {} K/V heads", params.heads, params.kv_heads);
     KD_CHECK(params.head_dim % 8 == 0 && params.head_dim <= 256, "head of {}", params.head_dim);
     KD_CHECK(params.kv.kv_heads == params.kv_heads && params.kv.head_dim == params.head_dim,
              "cache of {} x {}, attention of {} x {}", params.kv.kv_heads, params.kv.head_dim,

@@ -10,6 +10,11 @@
 namespace kd {
 
 inline constexpr int32_t kAttnBlockKeys = 64;
+/// Rows that share the keys of a task: enough to spread the unpacking of K and V over, few enough
+/// to leave tasks for every thread. Fewer where many heads share a K/V head.
+inline constexpr int32_t kAttnUnitRows = 8;
+/// Most queries (rows x heads that share a K/V head) of a unit.
+inline constexpr int32_t kAttnUnitQueries = 64;
 
 struct AttnUnit {
     const AttnSegment* segment = nullptr;
