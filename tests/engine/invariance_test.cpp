@@ -52,7 +52,7 @@ void expect_invariant(ModelRunner& model, int32_t first, int32_t contexts, int32
     const int32_t last = first + contexts + kPathTokens;
     const int32_t vocabulary = model.vocabulary();
     std::mt19937 random(3);
-    std::vector<int32_t> text, slots, spare;
+    std::vector<int32_t> text, slots;
     // Slots in random order; the text's positions take the first, trees and copies the rest.
     for (int32_t i = 0; i < 2 * last + 300; ++i) slots.push_back(i);
     std::shuffle(slots.begin(), slots.end(), random);
@@ -83,6 +83,7 @@ void expect_invariant(ModelRunner& model, int32_t first, int32_t contexts, int32
         TreeStorage other(kMaxTreeNodes);
         const std::vector<int32_t> stranger = {text[0], text[1]};
         random_tree_with(stranger, 5, vocabulary, random, other.view());
+        const auto others = static_cast<size_t>(*other.view().count);
         ModelRunner::Rows chunk;
         chunk.add_tree(other.view(), positions.first(at / 2), tail.subspan(100));
         chunk.add_chunk(path, positions.first(at), tail);
@@ -103,7 +104,7 @@ void expect_invariant(ModelRunner& model, int32_t first, int32_t contexts, int32
         const std::vector<float> tree_logits = model.run(tree);
         for (size_t i = 0; i < kPathTokens; ++i) {
             const std::vector<float>& expected = plain[at + i];
-            expect_same_bits(row(chunk_logits, i + 5), expected, where + ", as a chain");
+            expect_same_bits(row(chunk_logits, others + i), expected, where + ", as a chain");
             expect_same_bits(row(prefill_logits, at - begin + i), expected, where + ", as prefill");
             expect_same_bits(row(tree_logits, static_cast<size_t>(on_path[i])), expected,
                              where + ", in a tree");
