@@ -52,7 +52,8 @@ double median(std::vector<double> values) {
 
 std::vector<PositionError> errors_on_fixture(ModelRunner& model, const char* implementation) {
     std::vector<PositionError> errors;
-    for (const Json& sequence : fixture("logits.json")["sequences"]) {
+    const Json logits_of_others = fixture("logits.json");
+    for (const Json& sequence : logits_of_others["sequences"]) {
         const std::vector<float> logits = model.logits_of(ids_of(sequence["ids"]));
         const auto vocabulary = static_cast<size_t>(model.vocabulary());
         for (size_t i = 0; i < sequence["positions"].size(); ++i) {
@@ -79,13 +80,13 @@ double median_rms(const std::vector<PositionError>& errors) {
     const std::optional<std::string> path = smollm2_path(); \
     if (!path) GTEST_SKIP() << "SmolLM2 is not in the cache folder"
 
-TEST(LogitsSmolLm2, ReferencesWithinTwoHundredthsOfFloat32) {
+// Measured: 0.000035. A wrong epsilon (1e-6) already moves 0.008, a lost block of columns 0.37.
+TEST(LogitsSmolLm2, ReferencesAreFloat32UpToRounding) {
     KD_REQUIRE_SMOLLM2(path);
     ModelRunner model(*path, Kernels::reference, 64);
     const std::vector<PositionError> errors = errors_on_fixture(model, "float32");
-    ASSERT_EQ(errors.size(), 60u);
-    RecordProperty("max", std::to_string(worst(errors, &PositionError::max)));
-    EXPECT_LE(worst(errors, &PositionError::max), 0.02);
+    ASSERT_EQ(errors.size(), 61u);
+    EXPECT_LE(worst(errors, &PositionError::max), 0.001);
 }
 
 // Two implementations with int8 activations in blocks of 32 agree no better than this with float32
@@ -138,7 +139,7 @@ TEST(LogitsSmolLm2, FastKernelsOnALongText) {
 TEST(LogitsSmolLm2Long, ReferencesOnALongText) {
     KD_REQUIRE_SMOLLM2(path);
     ModelRunner model(*path, Kernels::reference, 768);
-    EXPECT_LE(long_text_error(model, 726).max, 0.02);
+    EXPECT_LE(long_text_error(model, 726).max, 0.001);
 }
 
 /// Teacher-forced: how many of the float32 model's greedy choices with a margin above `margin` are

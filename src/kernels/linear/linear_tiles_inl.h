@@ -38,10 +38,11 @@ namespace kd::HWY_NAMESPACE {
 /// Rows that share one pass over a panel: as many as the register file holds sums for.
 inline constexpr int64_t kTileRows = kLanes >= 16 ? 8 : 4;
 
-#ifndef KPF
-#define KPF 4096
-#endif
-inline constexpr int64_t kPrefetchBytes = KPF;
+/// How far ahead of its use a panel is asked for: the hardware gives up at the border of every page
+/// and of every run of scales. Panels lie behind each other, so this is the next panel's beginning
+/// at the end of one. Measured with one row over 96 MB, Zen 4: 2.1 times the time of merely reading
+/// them without, 1.25 times with; 2 to 16 KB do equally well.
+inline constexpr int64_t kPrefetchBytes = 4096;
 
 struct Sums {
     HWY_ALIGN float at[kTileRows][kPanelOutputs];
@@ -155,11 +156,9 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
     HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) total[r] = hn::Zero(d);
     for (int64_t b = 0; b < x.blocks; ++b) {
         BlockSums sums[kRows];
-        for (int64_t byte = 0; byte < panel_scale_bytes(kType) + panel_block_bytes(kType);
-             byte += 64) {
-            hwy::Prefetch(ahead + byte);
-        }
-        ahead += panel_scale_bytes(kType) + panel_block_bytes(kType);
+        constexpr int64_t kStepBytes = panel_scale_bytes(kType) + panel_block_bytes(kType);
+        for (int64_t i = 0; i < kStepBytes; i += 64) hwy::Prefetch(ahead + i);
+        ahead += kStepBytes;
         HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) sums[r].clear();
         // Unrolled, GCC moves the loads of all groups forward and spills the sums: 27 % slower with
         // 16 registers (AVX2, 8 rows).
@@ -279,6 +278,10 @@ HWY_NOINLINE void float_tile(const std::byte* panel, const float* x, int64_t col
         int64_t at = static_cast<int64_t>(lane);
         int64_t k = 0;
         for (; k + 2 <= columns; k += 2, at += 2 * kPanelOutputs) {
+            constexpr int64_t kPairBytes = 2 * kPanelOutputs * block_bytes(kType);
+            for (int64_t i = 0; i < kPairBytes; i += 64) {
+                hwy::Prefetch(panel + k / 2 * kPairBytes + kPrefetchBytes + i);
+            }
             const F32Vec w0 = load_weights<kType>(d, panel, at);
             const F32Vec w1 = load_weights<kType>(d, panel, at + kPanelOutputs);
             HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
