@@ -46,8 +46,7 @@ Value filter_tojson(const FilterCall& call) {
                     .ascii = bound.flag(0, false),
                     .sort_keys = bound.flag(3, false)};
     style.indent = std::clamp<int64_t>(style.indent, -1, 64);
-    style.item_separator = style.indent < 0 ? ", " : ",";
-    style.key_separator = ": ";
+    if (style.indent >= 0) style.item_separator = ",";
     const Value separators = bound.value(2);
     if (const List* list = separators.list()) {
         if (list->items.size() != 2 || !list->items[0].text() || !list->items[1].text()) {

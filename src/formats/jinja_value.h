@@ -154,8 +154,8 @@ struct JsonStyle {
     int64_t indent = -1;  // spaces; -1: one line
     bool ascii = false;
     bool sort_keys = false;
-    std::string item_separator;  // set both
-    std::string key_separator;
+    std::string item_separator = ", ";
+    std::string key_separator = ": ";
 };
 /// Python's json.dumps.
 std::string to_json(Context& context, const Value& value, const JsonStyle& style);
