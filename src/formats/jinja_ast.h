@@ -74,12 +74,12 @@ struct Stmt {
 
     Kind kind = Kind::text;
     int line = 0;
-    std::string text = {};
-    ExprPtr expr = {};
-    ExprPtr filter = {};
-    std::vector<Target> targets = {};
+    std::string text;
+    ExprPtr expr;
+    ExprPtr filter;
+    std::vector<Target> targets;
     bool unpack = false;  // several targets, or one with a comma behind it
-    std::vector<Branch> branches = {};
+    std::vector<Branch> branches;
 };
 
 }  // namespace kd::jinja
