@@ -20,10 +20,6 @@ function(kd_module name)
   cmake_parse_arguments(ARG "" "" "LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "_cases\\.cpp$|/cuda/")
-  if(NOT sources) # BOOTSTRAP
-    file(WRITE ${CMAKE_BINARY_DIR}/empty.cpp "")
-    set(sources ${CMAKE_BINARY_DIR}/empty.cpp)
-  endif() # BOOTSTRAP END
   add_library(kd_${name} STATIC ${sources})
   kd_compile_options(kd_${name})
   target_include_directories(kd_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
@@ -33,10 +29,6 @@ endfunction()
 # The op case lists serve tests and benchmarks, never the shipped library.
 function(kd_cases_library)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/*_cases.cpp)
-  if(NOT sources) # BOOTSTRAP
-    file(WRITE ${CMAKE_BINARY_DIR}/empty.cpp "")
-    set(sources ${CMAKE_BINARY_DIR}/empty.cpp)
-  endif() # BOOTSTRAP END
   add_library(kd_cases STATIC ${sources})
   kd_compile_options(kd_cases)
   target_link_libraries(kd_cases PUBLIC kd_kernels)

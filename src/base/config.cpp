@@ -24,9 +24,12 @@ std::string variable(const char* name) {
 
 const char* name_of(SpeculativeAlgorithm algorithm) {
     switch (algorithm) {
-        case SpeculativeAlgorithm::none: return "none";
-        case SpeculativeAlgorithm::ngram: return "ngram";
-        case SpeculativeAlgorithm::oracle: return "oracle";
+        case SpeculativeAlgorithm::none:
+            return "none";
+        case SpeculativeAlgorithm::ngram:
+            return "ngram";
+        case SpeculativeAlgorithm::oracle:
+            return "oracle";
     }
     return "?";
 }

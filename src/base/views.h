@@ -25,8 +25,10 @@ struct MatrixView {
     int64_t columns = 0;
     int64_t stride = 0;
 
-    T* row(int64_t r) const { return data + r * stride; }
-    std::span<T> row_span(int64_t r) const { return {row(r), static_cast<size_t>(columns)}; }
+    constexpr T* row(int64_t r) const { return data + r * stride; }
+    constexpr std::span<T> row_span(int64_t r) const {
+        return {row(r), static_cast<size_t>(columns)};
+    }
 };
 
 /// What a drafter proposes for one session: for each depth (index d holds tree depth d + 1) up to
@@ -47,10 +49,10 @@ struct LatticeView {
     float* edge = nullptr;           // [depth_capacity, state_capacity (parent), state_capacity
                                      // (child)] log P(child | parent); -inf: no edge; depth >= 1
 
-    int64_t at(int32_t depth, int32_t state) const {
+    constexpr int64_t at(int32_t depth, int32_t state) const {
         return int64_t{depth} * state_capacity + state;
     }
-    int64_t edge_at(int32_t depth, int32_t parent, int32_t child) const {
+    constexpr int64_t edge_at(int32_t depth, int32_t parent, int32_t child) const {
         return (int64_t{depth} * state_capacity + parent) * state_capacity + child;
     }
 };
@@ -67,7 +69,7 @@ struct TreeView {
     uint64_t* ancestors = nullptr;  // [capacity, kAncestorWords] bit a set: node a is an ancestor
                                     // of this node or the node itself
 
-    std::span<uint64_t> ancestor_words(int32_t node) const {
+    constexpr std::span<uint64_t> ancestor_words(int32_t node) const {
         return {ancestors + int64_t{node} * kAncestorWords, static_cast<size_t>(kAncestorWords)};
     }
 };

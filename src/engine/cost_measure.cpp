@@ -13,8 +13,10 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 
+#include "base/error.h"
 #include "kdtree_version.h"
 
 namespace kd {
@@ -78,8 +80,8 @@ CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_ro
     table.contexts = {0, far};
     const size_t points = table.rows.size() * table.contexts.size();
     // Any slots do as a context; the pool's first ones are as good as others.
-    std::vector<int32_t> positions;
-    for (int32_t i = 0; i < far; ++i) positions.push_back(i);
+    std::vector<int32_t> positions(static_cast<size_t>(far));
+    std::iota(positions.begin(), positions.end(), 0);
     // Interleaved passes, so that a disturbance spreads over all points; the median drops it.
     std::vector<std::vector<double>> seconds(points);
     for (int pass = 0; pass < kPasses + 1; ++pass) {
@@ -119,17 +121,13 @@ CostTable load_cost(const std::string& path) {
         json.at("rows").get_to(table.rows);
         json.at("contexts").get_to(table.contexts);
         json.at("seconds").get_to(table.seconds);
+        table.correction.assign(table.rows.size(), 1.0);
+        table.validate();
     } catch (const nlohmann::json::exception&) {
         return {};
+    } catch (const Error&) {
+        return {};
     }
-    const bool whole =
-        !table.rows.empty() && table.rows.front() == 1 && table.contexts.size() == 2 &&
-        std::is_sorted(table.rows.begin(), table.rows.end()) &&
-        std::is_sorted(table.contexts.begin(), table.contexts.end()) &&
-        table.seconds.size() == table.rows.size() * table.contexts.size() &&
-        std::all_of(table.seconds.begin(), table.seconds.end(), [](double s) { return s > 0; });
-    if (!whole) return {};
-    table.correction.assign(table.rows.size(), 1.0);
     return table;
 }
 

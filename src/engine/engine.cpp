@@ -30,8 +30,7 @@ std::string_view name_of(FinishReason reason) {
 
 std::string resolve_model(const std::string& model) {
     if (model == "smollm2") {
-        const std::string path =
-            read_environment().cache_folder + "/SmolLM2-135M-Instruct.Q4_1.gguf";
+        std::string path = read_environment().cache_folder + "/SmolLM2-135M-Instruct.Q4_1.gguf";
         if (!std::filesystem::exists(path)) {
             KD_THROW(not_found, "model smollm2 is not at {}: ./quickstart fetches it", path);
         }

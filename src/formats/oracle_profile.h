@@ -12,8 +12,8 @@ struct OracleProfile {
     std::vector<std::vector<float>> hit;
 };
 
-/// Reads {"hit": [[0.6, 0.12, 0.05], ...]} (one list a depth, 1 to 64 depths, 1 to 64 ranks). Throws
-/// kd::Error naming file and field for anything else.
+/// Reads {"hit": [[0.6, 0.12, 0.05], ...]} (one list a depth, 1 to 64 depths, 1 to 64 ranks).
+/// Throws kd::Error naming file and field for anything else.
 OracleProfile read_oracle_profile(const std::string& path);
 
 }  // namespace kd

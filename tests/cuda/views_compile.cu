@@ -21,15 +21,15 @@ __global__ void touch_views(LatticeView lattice, TreeView tree, AcceptedView acc
     int32_t nodes = 1;
     for (int32_t depth = 0; depth < *lattice.depths && nodes < tree.capacity; ++depth) {
         if (lattice.state_count[depth] == 0) break;
-        const int64_t cell = int64_t{depth} * lattice.state_capacity;
+        const int64_t cell = lattice.at(depth, 0);
         tree.token[nodes] = lattice.token[cell];
         tree.parent[nodes] = nodes - 1;
         tree.depth[nodes] = depth + 1;
         const float edge = depth > 0 && *lattice.has_edges
-                               ? lattice.edge[cell * lattice.state_capacity]
+                               ? lattice.edge[lattice.edge_at(depth, 0, 0)]
                                : lattice.log_prob[cell];
         tree.log_score[nodes] = tree.log_score[nodes - 1] + edge;
-        tree.ancestors[int64_t{nodes} * kAncestorWords + nodes / 64] |= uint64_t{1} << (nodes % 64);
+        tree.ancestor_words(nodes)[nodes / 64] |= uint64_t{1} << (nodes % 64);
         ++nodes;
     }
     *tree.count = nodes;
@@ -37,7 +37,7 @@ __global__ void touch_views(LatticeView lattice, TreeView tree, AcceptedView acc
     const double draw = uniform(seed, RngStream::sample, static_cast<uint64_t>(nodes));
     accepted.path[0] = 0;
     accepted.emitted[0] = static_cast<int32_t>(draw * static_cast<double>(logits.columns));
-    *accepted.count = logits.data[accepted.emitted[0]] > 0.0f ? 1 : 0;
+    *accepted.count = logits.row(0)[accepted.emitted[0]] > 0.0f ? 1 : 0;
 }
 
 }  // namespace kd

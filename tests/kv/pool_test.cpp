@@ -70,8 +70,12 @@ TEST(PageTable, RandomOperationsKeepTheBooks) {
         const int32_t before = table.tokens();
         const auto tokens = static_cast<int32_t>(random() % 40);
         switch (random() % 4) {
-            case 0: table.truncate(tokens); break;
-            case 1: table = PageTable(pool); break;
+            case 0:
+                table.truncate(tokens);
+                break;
+            case 1:
+                table = PageTable(pool);
+                break;
             default: {
                 const int32_t shortage = tokens - before - pool.free();
                 EXPECT_EQ(table.extend_to(tokens), shortage <= 0);
