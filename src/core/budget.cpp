@@ -18,6 +18,10 @@ constexpr double kGain = 0.1;
 // and at most a factor exp(+-0.01) when the two are more than a factor kOutlier apart.
 constexpr double kOutlier = 2.0;
 constexpr double kOutlierStep = 0.01;
+// The share of a step that moves all points alike. What disturbs a machine (another program on its
+// memory, its clock) slows every row count; if only the point in use followed, the relation of the
+// points would tilt by whatever was chosen lately and the budget swing with it.
+constexpr double kCommonShare = 0.75;
 
 // Where a value lies between two points: point[low] + share * (point[high] - point[low]).
 struct Bracket {
@@ -110,9 +114,11 @@ void CostTable::observe(int32_t row_count, double mean_context, double measured_
     const double step = std::abs(deviation) <= std::log(kOutlier)
                             ? kGain * deviation
                             : std::copysign(kOutlierStep, deviation);
+    for (double& each : correction) each *= std::exp(step * kCommonShare);
+    const double own = step * (1.0 - kCommonShare);
     const Bracket r = bracket(rows, row_count);
-    correction[r.low] *= std::exp(step * (1.0 - r.capped_share()));
-    correction[r.high] *= std::exp(step * r.capped_share());
+    correction[r.low] *= std::exp(own * (1.0 - r.capped_share()));
+    correction[r.high] *= std::exp(own * r.capped_share());
 }
 
 void CostTable::validate() const {

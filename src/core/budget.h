@@ -25,9 +25,10 @@ struct CostTable {
     /// correction. Not for an empty table. rows >= 1, mean_context >= 0: context tokens averaged
     /// over the rows.
     double predict(int32_t rows, double mean_context) const;
-    /// Refines the correction of the points around `rows` by one measured time. Outliers (a factor
-    /// 2 off the prediction) move it no more than a small step. A time that is not positive and
-    /// finite is ignored.
+    /// Refines the corrections by one measured time: three quarters of a step move all points alike
+    /// (a slower machine is slower for every row count), the rest those around `rows`. Outliers (a
+    /// factor 2 off the prediction) make a small step. A time that is not positive and finite is
+    /// ignored.
     void observe(int32_t rows, double mean_context, double seconds);
     /// Throws kd::Error unless the points ascend from 1 row, all times and corrections are positive
     /// and their counts fit. For tables from outside; an empty table does not pass.

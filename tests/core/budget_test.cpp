@@ -103,7 +103,15 @@ TEST(CostTable, ObserveConvergesToWhatIsMeasured) {
     cost = table({1, 8, 16}, {1.0, 2.0, 3.0});
     for (int i = 0; i < 400; ++i) cost.observe(12, 0, 3.5);
     EXPECT_NEAR(cost.predict(12, 0), 3.5, 0.01);
-    EXPECT_DOUBLE_EQ(cost.predict(1, 0), 1.0);
+}
+
+TEST(CostTable, ASlowerMachineIsSlowerForEveryRowCount) {
+    // Only one row is ever verified while everything takes 1.6 times as long.
+    CostTable cost = table({1, 4, 8}, {1.0, 1.2, 2.0});
+    for (int i = 0; i < 400; ++i) cost.observe(1, 0, 1.6);
+    EXPECT_NEAR(cost.predict(1, 0), 1.6, 0.01);
+    EXPECT_NEAR(cost.predict(4, 0), 1.2 * std::pow(1.6, 0.75), 0.01);
+    EXPECT_NEAR(cost.predict(8, 0), 2.0 * std::pow(1.6, 0.75), 0.02);
 }
 
 TEST(CostTable, ObserveResistsOutliers) {
