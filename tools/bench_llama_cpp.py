@@ -18,10 +18,17 @@ import datetime
 import json
 import pathlib
 import statistics
+import sys
 import time
 
-import llama_cpp
-import numpy as np
+try:
+    import llama_cpp
+    import numpy as np
+except ImportError as error:
+    raise SystemExit(
+        f"error: {error}: {sys.executable} has no llama.cpp. Run this with a Python that has the "
+        "package llama-cpp-python (pip install llama-cpp-python; builds for some minutes)"
+    ) from None
 
 CONTEXT_TOKENS = 256
 PREFILL_TOKENS = 512
@@ -38,7 +45,9 @@ _quiet_callback = llama_cpp.llama_log_callback(_quiet)
 
 
 class Peer:
-    def __init__(self, model_path, threads):
+    """A model with one sequence in a context of `n_ctx` tokens."""
+
+    def __init__(self, model_path, threads, n_ctx=N_CTX, batch_tokens=PREFILL_TOKENS):
         llama_cpp.llama_log_set(_quiet_callback, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         model_params = llama_cpp.llama_model_default_params()
@@ -47,16 +56,26 @@ class Peer:
         if not self.model:
             raise SystemExit(f"llama.cpp cannot load {model_path}")
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = N_CTX
-        params.n_batch = PREFILL_TOKENS
-        params.n_ubatch = PREFILL_TOKENS
+        params.n_ctx = n_ctx
+        params.n_batch = batch_tokens
+        params.n_ubatch = batch_tokens
         params.n_threads = threads
         params.n_threads_batch = threads
         self.context = llama_cpp.llama_init_from_model(self.model, params)
         self.memory = llama_cpp.llama_get_memory(self.context)
-        vocab = llama_cpp.llama_model_get_vocab(self.model)
-        self.vocab_tokens = llama_cpp.llama_vocab_n_tokens(vocab)
-        self.batch = llama_cpp.llama_batch_init(PREFILL_TOKENS, 0, 1)
+        self.vocab = llama_cpp.llama_model_get_vocab(self.model)
+        self.vocab_tokens = llama_cpp.llama_vocab_n_tokens(self.vocab)
+        self.batch = llama_cpp.llama_batch_init(batch_tokens, 0, 1)
+
+    def tokenize(self, text):
+        """The tokens of `text`, with the ones that the model wants at the beginning of a prompt."""
+        data = text.encode()
+        tokens = (llama_cpp.llama_token * (len(data) + 8))()
+        count = llama_cpp.llama_tokenize(
+            self.vocab, data, len(data), tokens, len(tokens), True, True)
+        if count < 0:
+            raise SystemExit(f"llama.cpp cannot tokenize {len(data)} bytes")
+        return list(tokens[:count])
 
     def decode(self, tokens, first_position, all_logits):
         """Seconds of one llama_decode."""

@@ -33,6 +33,22 @@ Mode mode_of(const std::string& name, int32_t nodes) {
     KD_THROW(invalid_argument, "mode \"{}\" is none of plain, chain, tree, policy", name);
 }
 
+std::vector<Mode> modes_of(const BenchOptions& options) {
+    std::vector<Mode> modes;
+    for (const std::string& name : options.modes) modes.push_back(mode_of(name, options.nodes));
+    // Plain goes first: the others are compared with it, and the oracle replays it.
+    std::stable_partition(modes.begin(), modes.end(),
+                          [](const Mode& mode) { return mode.name == "plain"; });
+    return modes;
+}
+
+/// A prompt file, ready to run.
+struct PromptSet {
+    std::string path;
+    std::string name;
+    std::vector<std::vector<int32_t>> prompts;  // ids
+};
+
 /// One mode's sums over the prompts of one set in one repetition.
 struct Sums {
     SessionStats stats;
@@ -115,12 +131,11 @@ nlohmann::ordered_json row_of(const Cell& cell, const std::string& prompt_set, s
 
 class Bench {
   public:
-    explicit Bench(const BenchOptions& options) : options_(options), engine_(config_of(options)) {
-        for (const std::string& name : options.modes)
-            modes_.push_back(mode_of(name, options.nodes));
-        // Plain goes first: the others are compared with it, and the oracle replays it.
-        std::stable_partition(modes_.begin(), modes_.end(),
-                              [](const Mode& mode) { return mode.name == "plain"; });
+    explicit Bench(const BenchOptions& options)
+        : options_(options), modes_(modes_of(options)), engine_(config_of(options)) {
+        // Everything that could be refused is looked at before anything is measured.
+        if (!options.json.empty()) expect_writable(options.json);
+        for (const std::string& path : options.prompt_files) sets_.push_back(read_set(path));
         for (const Mode& mode : modes_) {
             if (mode.name == "policy") engine_.cost();
         }
@@ -135,17 +150,32 @@ class Bench {
         return config;
     }
 
-    std::vector<Cell> run_set(const std::string& path, const std::vector<PromptLine>& prompts);
+    PromptSet read_set(const std::string& path) const;
+    std::vector<Cell> run_set(const PromptSet& set);
     void run_prompt(std::vector<Cell>& cells, size_t prompt, const std::vector<int32_t>& ids,
                     int32_t repetition);
     Delta generate(const Mode& mode, const Request& request);
-    void progress(const std::string& path, int32_t repetition, size_t prompt, size_t prompts) const;
-    void print(const std::string& set, const std::vector<Cell>& cells) const;
+    void progress(const PromptSet& set, int32_t repetition, size_t prompt) const;
+    static void print(const PromptSet& set, const std::vector<Cell>& cells);
 
     const BenchOptions& options_;
+    const std::vector<Mode> modes_;
     Engine engine_;
-    std::vector<Mode> modes_;
+    std::vector<PromptSet> sets_;
 };
+
+PromptSet Bench::read_set(const std::string& path) const {
+    PromptSet set = {.path = path, .name = std::filesystem::path(path).stem().string()};
+    for (const PromptLine& line : read_prompts(path, options_.limit)) {
+        set.prompts.push_back(encode_prompt(engine_.tokenizer(), line.turn, false));
+        const auto tokens = static_cast<int64_t>(set.prompts.back().size());
+        if (tokens >= engine_.config().context_length) {
+            KD_THROW(invalid_argument, "{}: prompt {} has {} tokens, the context holds {}", path,
+                     line.id, tokens, engine_.config().context_length);
+        }
+    }
+    return set;
+}
 
 Delta Bench::generate(const Mode& mode, const Request& request) {
     Request copy = request;
@@ -186,30 +216,31 @@ void Bench::run_prompt(std::vector<Cell>& cells, size_t prompt, const std::vecto
     }
 }
 
-void Bench::progress(const std::string& path, int32_t repetition, size_t prompt,
-                     size_t prompts) const {
+void Bench::progress(const PromptSet& set, int32_t repetition, size_t prompt) const {
     if (isatty(STDERR_FILENO) == 0) return;
-    fmt::print(stderr, "\r{}: repetition {} of {}, prompt {} of {}   {}", path, repetition + 1,
-               options_.repeat, prompt + 1, prompts, prompt + 1 == prompts ? "\n" : "");
+    const bool last = repetition + 1 == options_.repeat && prompt + 1 == set.prompts.size();
+    write_err(fmt::format("\r{}: repetition {} of {}, prompt {} of {}   {}", set.path,
+                          repetition + 1, options_.repeat, prompt + 1, set.prompts.size(),
+                          last ? "\n" : ""));
 }
 
-std::vector<Cell> Bench::run_set(const std::string& path, const std::vector<PromptLine>& prompts) {
+std::vector<Cell> Bench::run_set(const PromptSet& set) {
     std::vector<Cell> cells;
     for (const Mode& mode : modes_) cells.push_back({.mode = mode});
     for (int32_t repetition = 0; repetition < options_.repeat; ++repetition) {
         for (Cell& cell : cells) cell.repetitions.emplace_back();
-        for (size_t i = 0; i < prompts.size() && !interrupted(); ++i) {
-            progress(path, repetition, i, prompts.size());
-            run_prompt(cells, i, encode_prompt(engine_.tokenizer(), prompts[i].turn, false),
-                       repetition);
+        for (size_t i = 0; i < set.prompts.size() && !interrupted(); ++i) {
+            progress(set, repetition, i);
+            run_prompt(cells, i, set.prompts[i], repetition);
         }
     }
     return cells;
 }
 
-void Bench::print(const std::string& set, const std::vector<Cell>& cells) const {
-    fmt::print("{:<16}{:<8}{:>6}{:>11}{:>8}{:>11}{:>12}{:>11}\n", "prompts", "mode", "nodes",
-               "tokens/s", "ratio", "acc. len.", "ms a round", "identical");
+void Bench::print(const PromptSet& set, const std::vector<Cell>& cells) {
+    std::string table =
+        fmt::format("{:<16}{:<8}{:>6}{:>11}{:>8}{:>11}{:>12}{:>11}\n", "prompts", "mode", "nodes",
+                    "tokens/s", "ratio", "acc. len.", "ms a round", "identical");
     const auto speed = [](const Cell& cell) {
         std::vector<double> values;
         for (const Sums& s : cell.repetitions) values.push_back(s.stats.tokens / s.stats.decode_s);
@@ -218,11 +249,13 @@ void Bench::print(const std::string& set, const std::vector<Cell>& cells) const 
     for (const Cell& cell : cells) {
         const SessionStats& s = cell.repetitions.front().stats;
         const double rounds = std::max(s.rounds, 1);
-        fmt::print("{:<16}{:<8}{:>6.2f}{:>11.1f}{:>8.2f}{:>11.2f}{:>12.2f}{:>11}\n", set,
-                   cell.mode.name, s.nodes / rounds, speed(cell),
-                   speed(cell) / speed(cells.front()), s.tokens / rounds, s.decode_s * 1e3 / rounds,
-                   !cell.compared ? "-" : (cell.identical ? "yes" : "NO"));
+        table += fmt::format("{:<16}{:<8}{:>6.2f}{:>11.1f}{:>8.2f}{:>11.2f}{:>12.2f}{:>11}\n",
+                             set.name, cell.mode.name, s.nodes / rounds, speed(cell),
+                             speed(cell) / speed(cells.front()), s.tokens / rounds,
+                             s.decode_s * 1e3 / rounds,
+                             !cell.compared ? "-" : (cell.identical ? "yes" : "NO"));
     }
+    write_out(table);
 }
 
 std::string processor_name() {
@@ -244,18 +277,20 @@ int Bench::run() {
         {"temperature", options_.sampling.temperature},
         {"runs", nlohmann::ordered_json::array()}};
     bool identical = true;
-    for (const std::string& path : options_.prompt_files) {
-        const std::vector<PromptLine> prompts = read_prompts(path, options_.limit);
-        const std::string set = std::filesystem::path(path).stem().string();
-        const std::vector<Cell> cells = run_set(path, prompts);
-        if (interrupted()) return 130;
+    for (const PromptSet& set : sets_) {
+        const std::vector<Cell> cells = run_set(set);
+        if (interrupted()) return kInterruptedExitCode;
         print(set, cells);
         for (const Cell& cell : cells) {
-            out["runs"].push_back(row_of(cell, set, prompts.size()));
+            out["runs"].push_back(row_of(cell, set.name, set.prompts.size()));
             identical = identical && cell.identical;
         }
     }
-    if (!options_.json.empty()) write_file(options_.json, out.dump(2) + "\n");
+    if (!options_.json.empty()) {
+        // A file name may hold bytes that are no UTF-8.
+        const auto replace = nlohmann::ordered_json::error_handler_t::replace;
+        write_file(options_.json, out.dump(2, ' ', /*ensure_ascii=*/false, replace) + "\n");
+    }
     return options_.sampling.temperature == 0 && !identical ? 1 : 0;
 }
 
@@ -264,8 +299,9 @@ int Bench::run() {
 int bench(const BenchOptions& options) {
     if (options.prompt_files.empty()) KD_THROW(invalid_argument, "no prompt file: use --prompts");
     if (options.modes.empty()) KD_THROW(invalid_argument, "no mode: use --modes");
+    Bench bench(options);
     watch_interrupts();
-    return Bench(options).run();
+    return bench.run();
 }
 
 }  // namespace kd

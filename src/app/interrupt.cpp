@@ -1,5 +1,7 @@
 #include "app/interrupt.h"
 
+#include <unistd.h>
+
 #include <csignal>
 
 namespace kd {
@@ -8,17 +10,26 @@ namespace {
 
 volatile std::sig_atomic_t g_interrupted = 0;
 
-void on_signal(int signal) {
+void exit_now(int /*signal*/) {
+    _exit(kInterruptedExitCode);
+}
+
+void set_flag(int signal) {
     g_interrupted = 1;
     std::signal(signal, SIG_DFL);
 }
 
 }  // namespace
 
-void watch_interrupts() {
-    std::signal(SIGINT, on_signal);
-    std::signal(SIGTERM, on_signal);
+void exit_on_interrupts() {
+    std::signal(SIGINT, exit_now);
+    std::signal(SIGTERM, exit_now);
     std::signal(SIGPIPE, SIG_IGN);
+}
+
+void watch_interrupts() {
+    std::signal(SIGINT, set_flag);
+    std::signal(SIGTERM, set_flag);
 }
 
 bool interrupted() {

@@ -30,20 +30,21 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view 
 
 std::string read_text(const std::string& path) {
     std::FILE* in = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
-    if (in == nullptr) KD_THROW(io, "cannot open {}: {}", path, std::strerror(errno));
+    const std::string name = path == "-" ? "standard input" : path;
+    if (in == nullptr) KD_THROW(io, "cannot open {}: {}", name, std::strerror(errno));
     struct stat info {};
     if (fstat(fileno(in), &info) == 0 && S_ISDIR(info.st_mode)) {
-        std::fclose(in);
-        KD_THROW(io, "{} is a directory", path);
+        if (in != stdin) std::fclose(in);
+        KD_THROW(io, "{} is a directory", name);
     }
     std::string text;
     char buffer[65536];
     for (size_t got = 0; (got = std::fread(buffer, 1, sizeof buffer, in)) > 0;) {
         text.append(buffer, got);
     }
-    const bool failed = std::ferror(in) != 0;
+    const int why = std::ferror(in) != 0 ? errno : 0;
     if (in != stdin) std::fclose(in);
-    if (failed) KD_THROW(io, "cannot read {}: {}", path, std::strerror(errno));
+    if (why != 0) KD_THROW(io, "cannot read {}: {}", name, std::strerror(why));
     return text;
 }
 
@@ -57,7 +58,8 @@ std::vector<PromptLine> read_prompts(const std::string& path, int32_t limit) {
         if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
         const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
         const bool good = json.is_object() && json.contains("turns") && json["turns"].is_array() &&
-                          !json["turns"].empty() && json["turns"][0].is_string();
+                          !json["turns"].empty() && json["turns"][0].is_string() &&
+                          json["turns"][0] != "";
         if (!good) {
             KD_THROW(corrupt, "{} line {}: expected {{\"id\", \"turns\": [text, ...]}}", path,
                      number);

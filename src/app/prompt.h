@@ -21,10 +21,10 @@ struct PromptLine {
 };
 
 /// Lines {"id", "turns": [text, ...]} of a .jsonl file, at most `limit` (0: all). Throws kd::Error
-/// naming file and line.
+/// naming file and line, for an empty first turn too.
 std::vector<PromptLine> read_prompts(const std::string& path, int32_t limit);
 
-/// A whole regular file or, for "-", standard input. Throws kd::Error naming it.
+/// A whole file or, for "-", standard input. Throws kd::Error naming it.
 std::string read_text(const std::string& path);
 
 }  // namespace kd

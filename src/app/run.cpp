@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "app/interrupt.h"
@@ -13,8 +12,6 @@
 namespace kd {
 
 namespace {
-
-constexpr int kInterruptedExitCode = 130;
 
 double per_second(double count, double seconds) {
     return seconds > 0 ? count / seconds : 0;
@@ -28,17 +25,16 @@ void print_stats(const Delta& end) {
     const SessionStats& s = end.stats;
     const RoundStats& phases = s.phases;
     const auto ms = [&](double seconds) { return per_round(seconds * 1e3, s); };
-    fmt::print(stderr,
-               "\nprompt      {} tokens, {:.3f} s ({:.1f} tokens/s)\n"
-               "answer      {} tokens, {:.3f} s ({:.1f} tokens/s), finish reason {}\n"
-               "rounds      {}, acceptance length {:.2f}, mean tree {:.2f} nodes\n"
-               "ms a round  {:.2f} = draft {:.3f} + tree {:.3f} + verify {:.2f} + accept {:.3f} + "
-               "commit {:.3f}\n",
-               s.prompt_tokens, s.prefill_s, per_second(s.prompt_tokens - 1, s.prefill_s), s.tokens,
-               s.decode_s, per_second(s.tokens, s.decode_s), name_of(end.finish), s.rounds,
-               per_round(s.tokens, s), per_round(s.nodes, s), ms(phases.total_s),
-               ms(phases.draft_s), ms(phases.tree_s), ms(phases.verify_s), ms(phases.accept_s),
-               ms(phases.commit_s));
+    write_err(fmt::format(
+        "\nprompt      {} tokens, {:.3f} s ({:.1f} tokens/s)\n"
+        "answer      {} tokens, {:.3f} s ({:.1f} tokens/s), finish reason {}\n"
+        "rounds      {}, acceptance length {:.2f}, mean tree {:.2f} nodes\n"
+        "ms a round  {:.2f} = draft {:.3f} + tree {:.3f} + verify {:.2f} + accept {:.3f} + "
+        "commit {:.3f}\n",
+        s.prompt_tokens, s.prefill_s, per_second(s.prompt_tokens - 1, s.prefill_s), s.tokens,
+        s.decode_s, per_second(s.tokens, s.decode_s), name_of(end.finish), s.rounds,
+        per_round(s.tokens, s), per_round(s.nodes, s), ms(phases.total_s), ms(phases.draft_s),
+        ms(phases.tree_s), ms(phases.verify_s), ms(phases.accept_s), ms(phases.commit_s)));
 }
 
 void write_stats(const std::string& path, const Delta& end) {
@@ -60,35 +56,36 @@ void print_tree(Engine& engine, int32_t round) {
     Batch& batch = engine.last_batch();
     const TreeView tree = batch.trees[0].view();
     const AcceptedView accepted = batch.accepted[0].view();
-    fmt::print(stderr, "round {}: context {}, {} nodes, {} tokens\n{}", round,
-               batch.entries[0].context, *tree.count, *accepted.count,
-               draw_tree(tree, accepted, engine.tokenizer()));
+    // The empty line ends the answer's own where both streams are one terminal.
+    write_err(fmt::format("\nround {}: context {}, {} nodes, {} tokens\n{}", round,
+                          batch.entries[0].context, *tree.count, *accepted.count,
+                          draw_tree(tree, accepted, engine.tokenizer())));
 }
 
 /// The whole answer of a request, nothing shown: what the oracle has to know.
 std::vector<int32_t> plain_continuation(Engine& engine, Request request) {
     request.speculation = {.shape = DraftShape::plain};
     const RequestId id = engine.submit(std::move(request));
-    while (!interrupted() && engine.step() != nullptr) {
+    while (engine.step() != nullptr) {
     }
-    engine.cancel(id);
     return engine.poll(id).ids;
 }
 
 }  // namespace
 
 int run(const RunOptions& options) {
+    if (!options.stats_json.empty()) expect_writable(options.stats_json);
     Engine engine(options.config);
     Request request = {.prompt = encode_prompt(engine.tokenizer(), options.prompt, options.raw),
                        .sampling = options.sampling,
                        .max_tokens = options.max_tokens,
                        .stop = options.stop,
                        .speculation = options.speculation};
-    watch_interrupts();
     if (options.config.speculative_algorithm == SpeculativeAlgorithm::oracle) {
         request.known_continuation = plain_continuation(engine, request);
     }
     const RequestId id = engine.submit(std::move(request));
+    watch_interrupts();
     Delta end;
     for (int32_t round = 0; end.finish == FinishReason::none;) {
         if (interrupted()) engine.cancel(id);

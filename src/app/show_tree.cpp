@@ -4,11 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <vector>
+
+#include "formats/utf8.h"
 
 namespace kd {
 
 namespace {
+
+bool is_control_character(char32_t code_point) {
+    return code_point < 0x20 || (code_point >= 0x7f && code_point < 0xa0);
+}
 
 /// A token's bytes between quotes, control characters and broken UTF-8 escaped.
 std::string quoted(const Tokenizer& tokenizer, int32_t token) {
@@ -16,17 +23,21 @@ std::string quoted(const Tokenizer& tokenizer, int32_t token) {
     const std::string text = tokenizer.is_control(token)
                                  ? tokenizer.token_text(token)
                                  : std::string(tokenizer.bytes_of_token(token));
-    for (const char each : text) {
-        const auto byte = static_cast<unsigned char>(each);
-        if (each == '\n') {
+    for (std::string_view rest = text; !rest.empty();) {
+        const Utf8Unit unit = next_utf8(rest);
+        const std::string_view bytes = rest.substr(0, unit.bytes);
+        rest.remove_prefix(unit.bytes);
+        if (bytes == "\n") {
             out += "\\n";
-        } else if (each == '"' || each == '\\') {
+        } else if (bytes == "\"" || bytes == "\\") {
             out += '\\';
-            out += each;
-        } else if (byte < 0x20 || byte >= 0x7f) {
-            out += fmt::format("\\x{:02x}", byte);
+            out += bytes;
+        } else if (unit.kind != Utf8Kind::valid || is_control_character(unit.code_point)) {
+            for (const char byte : bytes) {
+                out += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+            }
         } else {
-            out += each;
+            out += bytes;
         }
     }
     return out + '"';

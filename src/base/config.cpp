@@ -46,6 +46,11 @@ void validate(const Config& config) {
         KD_THROW(invalid_argument,
                  "the oracle drafter needs a profile: --speculative-draft-model-path FILE.json");
     }
+    if (config.speculative_algorithm != SpeculativeAlgorithm::oracle &&
+        !config.speculative_draft_model_path.empty()) {
+        KD_THROW(invalid_argument, "the {} drafter takes no speculative draft model path ({})",
+                 name_of(config.speculative_algorithm), config.speculative_draft_model_path);
+    }
 }
 
 Environment read_environment() {
@@ -53,6 +58,10 @@ Environment read_environment() {
     if (cache.empty()) {
         const std::string xdg = variable("XDG_CACHE_HOME");
         const std::string home = variable("HOME");
+        if (xdg.empty() && home.empty()) {
+            KD_THROW(invalid_argument,
+                     "no cache folder: none of KDTREE_CACHE, XDG_CACHE_HOME and HOME is set");
+        }
         cache = !xdg.empty() ? xdg + "/kdtree" : home + "/.cache/kdtree";
     }
     return {.cache_folder = cache};

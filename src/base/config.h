@@ -25,7 +25,8 @@ struct Config {
 /// Throws kd::Error naming the first setting out of range.
 void validate(const Config& config);
 
-/// What the environment says. The only reader of KDTREE_* variables.
+/// What the environment says; the only reader of KDTREE_* variables. Throws kd::Error if it names
+/// no cache folder.
 struct Environment {
     std::string cache_folder;  // $KDTREE_CACHE, else kdtree in the XDG cache
 };

@@ -2,6 +2,7 @@
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 namespace kd {
 
@@ -21,6 +22,9 @@ spdlog::logger& logger() {
 
 void log_info(std::string_view message) {
     logger().info(message);
+}
+void log_notice(std::string_view message) {
+    logger().log(isatty(STDERR_FILENO) != 0 ? spdlog::level::warn : spdlog::level::info, message);
 }
 void log_warning(std::string_view message) {
     logger().warn(message);

@@ -30,8 +30,6 @@ constexpr int32_t kRows[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96
 double time_forward(const RoundContext& context, Batch& batch, int32_t rows, int32_t tokens,
                     std::span<const int32_t> tail, std::span<const int32_t> positions) {
     // One chain of `rows` nodes on a context of `tokens`: what its rows hold does not matter.
-    const TreeView tree = batch.trees[0].view();
-    *tree.count = 0;
     std::vector<int32_t> ids(static_cast<size_t>(rows), 0);
     std::vector<int32_t> where, logit_rows;
     for (int32_t row = 0; row < rows; ++row) {
@@ -76,7 +74,7 @@ CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_ro
         if (rows <= max_rows) table.rows.push_back(rows);
     }
     if (table.rows.back() != max_rows) table.rows.push_back(max_rows);
-    const int32_t far = std::min(max_context, 1024);
+    const int32_t far = std::min(max_context, kFarContext);
     table.contexts = {0, far};
     const size_t points = table.rows.size() * table.contexts.size();
     // Any slots do as a context; the pool's first ones are as good as others.
@@ -100,13 +98,23 @@ CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_ro
     return table;
 }
 
+CostTable proportional_cost(int32_t max_rows) {
+    CostTable table = {.rows = {1}, .contexts = {0}, .seconds = {1}, .correction = {1}};
+    if (max_rows > 1) {
+        table.rows.push_back(max_rows);
+        table.seconds.push_back(max_rows);
+        table.correction.push_back(1);
+    }
+    return table;
+}
+
 std::string cost_cache_path(const std::string& cache_folder, const std::string& model_path,
-                            int threads, int32_t max_rows) {
+                            int threads, int32_t max_rows, int32_t max_context) {
     struct stat file {};
     stat(model_path.c_str(), &file);
     const std::string key =
-        fmt::format("{}|{}|{}|{}|{}|{}|{}", model_path, file.st_size, file.st_mtime, threads,
-                    max_rows, KDTREE_COMMIT, processor_name());
+        fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", model_path, file.st_size, file.st_mtime, threads,
+                    max_rows, std::min(max_context, kFarContext), KDTREE_COMMIT, processor_name());
     return fmt::format("{}/cost-{:016x}.json", cache_folder, std::hash<std::string>{}(key));
 }
 

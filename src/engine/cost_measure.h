@@ -9,15 +9,22 @@
 
 namespace kd {
 
-/// Times forwards of 1 to `max_rows` rows at two contexts (median of interleaved passes). Uses the
+/// The longer context at which forwards are timed, where the cache holds so much.
+inline constexpr int32_t kFarContext = 1024;
+
+/// Times forwards of 1 to `max_rows` rows at no context and at `max_context` or kFarContext, the
+/// smaller one (median of interleaved passes). Uses the
 /// cache's slots as they are: call it while no session has rows there, or accept that tail slots
 /// [first_tail, first_tail + max_rows) are overwritten.
 CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_rows,
                        int32_t max_context, std::span<const int32_t> tail);
 
-/// Where the table for these is kept.
+/// Every row costs the same: what the reference kernels do, whose forwards are too slow to time.
+CostTable proportional_cost(int32_t max_rows);
+
+/// Where the table for these is kept. `max_context` as in measure_cost.
 std::string cost_cache_path(const std::string& cache_folder, const std::string& model_path,
-                            int threads, int32_t max_rows);
+                            int threads, int32_t max_rows, int32_t max_context = kFarContext);
 
 /// An empty table if there is none or it cannot be read.
 CostTable load_cost(const std::string& path);

@@ -28,15 +28,25 @@ std::string_view name_of(FinishReason reason) {
     return "?";
 }
 
+namespace {
+
+/// False for names that the system refuses to look up, too long ones for example.
+bool exists(const std::string& path) {
+    std::error_code error;
+    return std::filesystem::exists(path, error);
+}
+
+}  // namespace
+
 std::string resolve_model(const std::string& model) {
     if (model == "smollm2") {
         std::string path = read_environment().cache_folder + "/SmolLM2-135M-Instruct.Q4_1.gguf";
-        if (!std::filesystem::exists(path)) {
+        if (!exists(path)) {
             KD_THROW(not_found, "model smollm2 is not at {}: ./quickstart fetches it", path);
         }
         return path;
     }
-    if (!model.ends_with(".gguf") && !std::filesystem::exists(model)) {
+    if (!model.ends_with(".gguf") && !exists(model)) {
         KD_THROW(not_found, "model \"{}\" is neither a known name (smollm2) nor a file", model);
     }
     return model;
@@ -188,20 +198,24 @@ int32_t Engine::running() const {
 
 const CostTable& Engine::cost() {
     if (!cost_.has_value()) {
-        const std::string path = cost_cache_path(read_environment().cache_folder, config_.model,
-                                                 config_.threads, batch_->limits.tree_rows());
-        CostTable table = load_cost(path);
-        if (table.empty()) {
-            KD_CHECK(pool_->used() == 0 || running() > 0, "slots in use without a session");
-            log_info("measuring the cost of verification (once a machine, model and build)");
-            table = measure_cost(round_context(), *batch_, batch_->limits.tree_rows(),
-                                 std::min(config_.context_length, pool_->total()), tail_slots_);
-            const std::string problem = save_cost(table, path);
-            if (!problem.empty()) log_warning(problem);
-        }
-        cost_ = std::move(table);
+        cost_ = config_.reference_kernels ? proportional_cost(batch_->limits.tree_rows())
+                                          : cached_cost();
     }
     return *cost_;
+}
+
+CostTable Engine::cached_cost() {
+    const int32_t rows = batch_->limits.tree_rows();
+    const int32_t max_context = std::min(config_.context_length, pool_->total());
+    const std::string path = cost_cache_path(read_environment().cache_folder, config_.model,
+                                             config_.threads, rows, max_context);
+    CostTable table = load_cost(path);
+    if (!table.empty()) return table;
+    log_notice("measuring the cost of verification (once a machine, model and build) ...");
+    table = measure_cost(round_context(), *batch_, rows, max_context, tail_slots_);
+    const std::string problem = save_cost(table, path);
+    if (!problem.empty()) log_warning(problem);
+    return table;
 }
 
 RoundContext Engine::round_context() {

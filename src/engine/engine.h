@@ -78,6 +78,7 @@ class Engine {
     void finish(Session& session, FinishReason reason);
     int32_t token_limit(const Session& session) const;
     RoundContext round_context();
+    CostTable cached_cost();
     void refine_cost(const RoundStats& stats);
 
     Config config_;

@@ -66,6 +66,8 @@ TEST(Engine, RefusesBadSettings) {
     EXPECT_NE(load_error(config).find("needs a profile"), std::string::npos);
     config.speculative_draft_model_path = write_temporary("bad.json", R"({"hit": [[0.7, 0.6]]})");
     EXPECT_NE(load_error(config).find("above 1"), std::string::npos);
+    config.speculative_algorithm = SpeculativeAlgorithm::ngram;
+    EXPECT_NE(load_error(config).find("ngram drafter takes no"), std::string::npos);
 }
 
 TEST(Engine, EndsAtMaxTokensAndAtTheContext) {
