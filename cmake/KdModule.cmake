@@ -35,15 +35,15 @@ function(kd_cases_library)
   target_link_libraries(kd_cases PUBLIC kd_kernels)
 endfunction()
 
-# build/<preset>/generated/version.h with the version and the commit, refreshed at configure time.
+# build/<preset>/generated/kdtree_version.h with the version and the commit, looked up at every build
+# and rewritten only when it changed.
 function(kd_version_header)
-  execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} describe --always --dirty --abbrev=12
-                  OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  if(NOT commit)
-    set(commit unknown)
-  endif()
-  set(KDTREE_COMMIT ${commit})
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/version.h.in
-                 ${CMAKE_BINARY_DIR}/generated/kdtree_version.h)
+  set(header ${CMAKE_BINARY_DIR}/generated/kdtree_version.h)
+  add_custom_target(kd_version
+    COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DHEADER=${header}
+            -DPROJECT_VERSION=${PROJECT_VERSION} -P ${PROJECT_SOURCE_DIR}/cmake/version.cmake
+    BYPRODUCTS ${header}
+    COMMENT "")
+  add_dependencies(kd_engine kd_version)
   target_include_directories(kd_engine PUBLIC ${CMAKE_BINARY_DIR}/generated)
 endfunction()
