@@ -2,17 +2,28 @@
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 namespace kd {
 
 namespace {
 
+spdlog::level::level_enum level_of(LogLevel level) {
+    switch (level) {
+        case LogLevel::info:
+            return spdlog::level::debug;
+        case LogLevel::notice:
+            return spdlog::level::info;
+        case LogLevel::warning:
+            return spdlog::level::warn;
+    }
+    return spdlog::level::warn;
+}
+
 spdlog::logger& logger() {
     static const std::shared_ptr<spdlog::logger> instance = [] {
         auto log = spdlog::stderr_logger_mt("kdtree");
         log->set_pattern("kdtree: %v");
-        log->set_level(spdlog::level::warn);
+        log->set_level(level_of(LogLevel::warning));
         return log;
     }();
     return *instance;
@@ -21,16 +32,16 @@ spdlog::logger& logger() {
 }  // namespace
 
 void log_info(std::string_view message) {
-    logger().info(message);
+    logger().log(level_of(LogLevel::info), message);
 }
 void log_notice(std::string_view message) {
-    logger().log(isatty(STDERR_FILENO) != 0 ? spdlog::level::warn : spdlog::level::info, message);
+    logger().log(level_of(LogLevel::notice), message);
 }
 void log_warning(std::string_view message) {
-    logger().warn(message);
+    logger().log(level_of(LogLevel::warning), message);
 }
-void set_verbose(bool verbose) {
-    logger().set_level(verbose ? spdlog::level::info : spdlog::level::warn);
+void set_log_level(LogLevel level) {
+    logger().set_level(level_of(level));
 }
 
 }  // namespace kd

@@ -7,11 +7,16 @@
 
 namespace kd {
 
+enum class LogLevel {
+    info,     // what is going on
+    notice,   // why it takes a moment
+    warning,  // what went wrong and does not stop the run
+};
+
 void log_info(std::string_view message);
-/// Why it takes a moment: shown to a person at a terminal, otherwise like info.
 void log_notice(std::string_view message);
 void log_warning(std::string_view message);
-/// Also shows info messages; the default shows warnings only.
-void set_verbose(bool verbose);
+/// What is shown: this level and those after it. The default is warning.
+void set_log_level(LogLevel level);
 
 }  // namespace kd

@@ -206,7 +206,10 @@ int main(int argc, char** argv) {
     kd::exit_on_interrupts();
     try {
         app.parse(argc, argv);
-        kd::set_verbose(verbose);
+        const bool terminal = isatty(STDERR_FILENO) != 0;
+        kd::set_log_level(verbose    ? kd::LogLevel::info
+                          : terminal ? kd::LogLevel::notice
+                                     : kd::LogLevel::warning);
         if (app.got_subcommand("bench")) return kd::bench(bench_options);
         run_options.prompt = prompt_text(source);
         run_options.config.max_draft_tokens =

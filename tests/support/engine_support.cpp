@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -39,6 +40,14 @@ const TemporaryFolder& temporary_folder() {
     return folder;
 }
 
+/// Sends the cost tables of the tests to the temporary folder; the model stays where it was
+/// fetched.
+struct CacheFolder {
+    const std::string of_models = read_environment().cache_folder;
+    CacheFolder() { setenv("KDTREE_CACHE", temporary_folder().file("cache").c_str(), 1); }
+};
+const CacheFolder g_cache_folder;
+
 }  // namespace
 
 const std::string& tiny_model_path() {
@@ -51,7 +60,7 @@ const std::string& tiny_model_path() {
 }
 
 std::optional<std::string> smollm2_path() {
-    std::string path = read_environment().cache_folder + "/SmolLM2-135M-Instruct.Q4_1.gguf";
+    std::string path = g_cache_folder.of_models + "/SmolLM2-135M-Instruct.Q4_1.gguf";
     if (!std::filesystem::exists(path)) return std::nullopt;
     return path;
 }
