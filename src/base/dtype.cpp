@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "base/kquants.h"
+
 namespace kd {
 
 namespace {
@@ -15,6 +17,21 @@ uint16_t read_u16(const std::byte* data) {
 
 uint8_t read_u8(const std::byte* data) {
     return static_cast<uint8_t>(*data);
+}
+
+void dequantise_q4_k(const Q4KBlock& block, float* out) {
+    const float d = f16_to_f32(block.d_bits);
+    const float dmin = f16_to_f32(block.dmin_bits);
+    // Both products are exact (11 + 6 + 4 bits); the difference is the only rounding.
+    for (size_t i = 0; i < 256; ++i) {
+        out[i] = d * block.scale[i / 32] * block.q[i] - dmin * block.minimum[i / 32];
+    }
+}
+
+void dequantise_q6_k(const Q6KBlock& block, float* out) {
+    const float d = f16_to_f32(block.d_bits);
+    // Exact: 11 + 7 + 5 bits.
+    for (size_t i = 0; i < 256; ++i) out[i] = d * block.scale[i / 16] * block.q[i];
 }
 
 }  // namespace
@@ -33,6 +50,10 @@ std::string_view name_of(DType type) {
             return "Q4_0";
         case DType::q4_1:
             return "Q4_1";
+        case DType::q4_k:
+            return "Q4_K";
+        case DType::q6_k:
+            return "Q6_K";
     }
     return "?";
 }
@@ -114,6 +135,16 @@ void dequantise(DType type, const std::byte* data, int64_t elements, float* out)
                     out[i] = scale * static_cast<float>(byte & 15) + minimum;
                     out[i + 16] = scale * static_cast<float>(byte >> 4) + minimum;
                 }
+            }
+            return;
+        case DType::q4_k:
+            for (int64_t b = 0; b < blocks; ++b) {
+                dequantise_q4_k(read_q4_k(data + 144 * b), out + 256 * b);
+            }
+            return;
+        case DType::q6_k:
+            for (int64_t b = 0; b < blocks; ++b) {
+                dequantise_q6_k(read_q6_k(data + 210 * b), out + 256 * b);
             }
             return;
     }

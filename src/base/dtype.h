@@ -7,9 +7,9 @@
 
 namespace kd {
 
-enum class DType : uint8_t { f32, f16, bf16, q8_0, q4_0, q4_1 };
+enum class DType : uint8_t { f32, f16, bf16, q8_0, q4_0, q4_1, q4_k, q6_k };
 
-/// Weights per block: 32 for the quantised types, 1 for the floats.
+/// Weights per block: 1 for the floats, 32 for Q8_0, Q4_0 and Q4_1, 256 for the K-quants.
 constexpr int64_t block_elements(DType type) {
     switch (type) {
         case DType::f32:
@@ -20,13 +20,16 @@ constexpr int64_t block_elements(DType type) {
         case DType::q4_0:
         case DType::q4_1:
             return 32;
+        case DType::q4_k:
+        case DType::q6_k:
+            return 256;
     }
     return 0;
 }
 
 /// Bytes of one block. q8_0: f16 scale, 32 int8. q4_0: f16 scale, 16 bytes (element i in the low
 /// nibble of byte i, element i+16 in its high nibble), w = d*(q-8). q4_1: f16 scale d, f16 minimum
-/// m, 16 bytes, w = d*q + m. These are GGUF's layouts.
+/// m, 16 bytes, w = d*q + m. q4_k, q6_k: see kquants.h. These are GGUF's layouts.
 constexpr int64_t block_bytes(DType type) {
     switch (type) {
         case DType::f32:
@@ -40,6 +43,10 @@ constexpr int64_t block_bytes(DType type) {
             return 18;
         case DType::q4_1:
             return 20;
+        case DType::q4_k:
+            return 144;
+        case DType::q6_k:
+            return 210;
     }
     return 0;
 }

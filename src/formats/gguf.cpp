@@ -74,6 +74,10 @@ std::optional<DType> dtype_of(uint32_t tensor_type) {
             return DType::q4_1;
         case 8:
             return DType::q8_0;
+        case 12:
+            return DType::q4_k;
+        case 14:
+            return DType::q6_k;
         case 30:
             return DType::bf16;
         default:
@@ -257,7 +261,8 @@ TensorEntry read_tensor_entry(Cursor& cursor, uint64_t index) {
     const std::optional<DType> dtype = dtype_of(type);
     if (!dtype) {
         KD_THROW(unsupported,
-                 "{}: {}: type {} is not supported (F32, F16, BF16, Q8_0, Q4_0 and Q4_1 are)",
+                 "{}: {}: type {} is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K and "
+                 "Q6_K are)",
                  cursor.path(), field,
                  type < kTensorTypeNames.size() ? std::string(kTensorTypeNames[type])
                                                 : fmt::format("{}", type));

@@ -235,6 +235,15 @@ void check_finite(const GgufTensor& tensor, const std::string& path) {
             bad = first_not_finite<uint16_t, 20>(tensor.data, count, kF16Exponent);
             if (bad < 0) bad = first_not_finite<uint16_t, 20>(tensor.data + 2, count, kF16Exponent);
             break;
+        case DType::q4_k:
+            bad = first_not_finite<uint16_t, 144>(tensor.data, count, kF16Exponent);
+            if (bad < 0) {
+                bad = first_not_finite<uint16_t, 144>(tensor.data + 2, count, kF16Exponent);
+            }
+            break;
+        case DType::q6_k:
+            bad = first_not_finite<uint16_t, 210>(tensor.data + 208, count, kF16Exponent);
+            break;
     }
     if (bad >= 0) {
         KD_THROW(corrupt, "{}: tensor '{}': {} {} is not finite", path, printable(tensor.name),

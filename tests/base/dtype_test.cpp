@@ -4,8 +4,12 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
+#include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <random>
+#include <string>
 #include <vector>
 
 namespace kd {
@@ -112,10 +116,14 @@ TEST(Dtype, GeometryAndNames) {
     EXPECT_EQ(bytes_of(DType::q8_0, 64), 68);
     EXPECT_EQ(bytes_of(DType::q4_0, 64), 36);
     EXPECT_EQ(bytes_of(DType::q4_1, 64), 40);
+    EXPECT_EQ(bytes_of(DType::q4_k, 512), 288);
+    EXPECT_EQ(bytes_of(DType::q6_k, 512), 420);
     EXPECT_FALSE(is_quantised(DType::bf16));
     EXPECT_TRUE(is_quantised(DType::q4_1));
     EXPECT_EQ(name_of(DType::q8_0), "Q8_0");
     EXPECT_EQ(name_of(DType::bf16), "BF16");
+    EXPECT_EQ(name_of(DType::q4_k), "Q4_K");
+    EXPECT_EQ(name_of(DType::q6_k), "Q6_K");
 }
 
 std::vector<float> dequantised(DType type, const std::vector<int>& bytes, int64_t elements) {
@@ -173,6 +181,41 @@ TEST(Dequantise, Q4) {
         const size_t e = static_cast<size_t>(i);
         EXPECT_EQ(out[e], 0.25f * static_cast<float>(i) - 2.0f);
         EXPECT_EQ(out[e + 16], 0.25f * static_cast<float>(15 - i) - 2.0f);
+    }
+}
+
+std::vector<std::byte> bytes_of_hex(const std::string& hex) {
+    std::vector<std::byte> bytes;
+    for (size_t i = 0; i < hex.size(); i += 2) {
+        bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+    }
+    return bytes;
+}
+
+// What the gguf package makes of random superblocks, to the bit (tools/make_kquant_fixtures.py).
+TEST(Dequantise, KQuantsAsTheGgufPackage) {
+    std::ifstream file(KD_TEST_DATA "/base/kquants.json");
+    const auto fixture = nlohmann::json::parse(file);
+    for (const DType type : {DType::q4_k, DType::q6_k}) {
+        const auto& blocks = fixture.at("types").at(std::string(name_of(type)));
+        ASSERT_EQ(blocks.size(), 4u);
+        std::vector<std::byte> data, expected;
+        for (const auto& entry : blocks) {
+            const std::vector<std::byte> block = bytes_of_hex(entry.at("block"));
+            const std::vector<std::byte> weights = bytes_of_hex(entry.at("weights"));
+            ASSERT_EQ(std::ssize(block), block_bytes(type));
+            ASSERT_EQ(weights.size(), 256 * sizeof(float));
+            data.insert(data.end(), block.begin(), block.end());
+            expected.insert(expected.end(), weights.begin(), weights.end());
+        }
+        std::vector<float> out(4 * 256, NAN);
+        dequantise(type, data.data(), std::ssize(out), out.data());
+        for (size_t i = 0; i < out.size(); ++i) {
+            float weight;
+            std::memcpy(&weight, &expected[i * sizeof weight], sizeof weight);
+            ASSERT_EQ(std::bit_cast<uint32_t>(out[i]), std::bit_cast<uint32_t>(weight))
+                << name_of(type) << " weight " << i << ": " << out[i] << ", not " << weight;
+        }
     }
 }
 

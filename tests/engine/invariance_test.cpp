@@ -8,6 +8,7 @@
 #include "core/tree.h"
 #include "support/engine_support.h"
 #include "support/model_runner.h"
+#include "support/tiny_model.h"
 
 namespace kd {
 namespace {
@@ -120,6 +121,16 @@ TEST(Invariance, TinyModelAtEveryContextModulo64) {
 TEST(Invariance, TinyModelOnTheReferences) {
     ModelRunner model(tiny_model_path(), Kernels::reference, 100);
     expect_invariant(model, 50, 20, 3);
+}
+
+TEST(Invariance, KQuantWeights) {
+    for (const DType type : {DType::q4_k, DType::q6_k}) {
+        SCOPED_TRACE(name_of(type));
+        const TempPath file;
+        write_tiny_model(file.path(), {.hidden = 256, .intermediate = 256, .weights = type});
+        ModelRunner model(file.path(), Kernels::fast, 100);
+        expect_invariant(model, 50, 20, 3);
+    }
 }
 
 TEST(InvarianceSmolLm2, EveryContextModulo64) {

@@ -172,10 +172,10 @@ TEST(Gguf, TensorsOfEveryTypeAndAlignment) {
         GgufWriter writer;
         writer.alignment = alignment;
         writer.set("general.alignment", alignment);
-        const std::vector<float> weights = ramp(3 * 64);
-        const std::vector<DType> types = {DType::f32,  DType::f16,  DType::bf16,
-                                          DType::q8_0, DType::q4_0, DType::q4_1};
-        for (const DType type : types) writer.add_tensor(name_of(type), type, 3, 64, weights);
+        const std::vector<float> weights = ramp(3 * 256);
+        const std::vector<DType> types = {DType::f32,  DType::f16,  DType::bf16, DType::q8_0,
+                                          DType::q4_0, DType::q4_1, DType::q4_k, DType::q6_k};
+        for (const DType type : types) writer.add_tensor(name_of(type), type, 3, 256, weights);
         writer.write(file.path());
 
         const GgufFile gguf(file.path());
@@ -185,10 +185,10 @@ TEST(Gguf, TensorsOfEveryTypeAndAlignment) {
             const GgufTensor* tensor = gguf.find_tensor(name_of(type));
             ASSERT_NE(tensor, nullptr) << name_of(type);
             EXPECT_EQ(tensor->type, type);
-            EXPECT_EQ(tensor->dims, (std::vector<int64_t>{64, 3}));
+            EXPECT_EQ(tensor->dims, (std::vector<int64_t>{256, 3}));
             EXPECT_EQ(tensor->rows(), 3);
-            EXPECT_EQ(tensor->columns(), 64);
-            EXPECT_EQ(tensor->bytes, bytes_of(type, 3 * 64));
+            EXPECT_EQ(tensor->columns(), 256);
+            EXPECT_EQ(tensor->bytes, bytes_of(type, 3 * 256));
             EXPECT_EQ((tensor->data - gguf.file().data()) % alignment, 0);
             const std::string expected = quantise(type, weights);
             EXPECT_EQ(std::memcmp(tensor->data, expected.data(), expected.size()), 0);
@@ -198,7 +198,7 @@ TEST(Gguf, TensorsOfEveryTypeAndAlignment) {
 }
 
 TEST(Gguf, QuantisersInvertDequantiseWithinHalfAStep) {
-    const std::vector<float> weights = ramp(4 * 32, 0.01f);
+    const std::vector<float> weights = ramp(2 * 256, 0.01f);
     // The reach is 0.36: half a step of 127, 8 and 15 levels, and what f16 rounds off the scale and
     // minimum. Q4_0's code 7 stands for 7/8 of the reach on one side, so a whole step there.
     const auto expect_close = [&](DType type, float tolerance) {
@@ -215,6 +215,10 @@ TEST(Gguf, QuantisersInvertDequantiseWithinHalfAStep) {
     expect_close(DType::q8_0, 0.18f / 127 + 0.0002f);
     expect_close(DType::q4_0, 0.18f / 8 + 0.0225f);
     expect_close(DType::q4_1, 0.18f / 15 + 0.0005f);
+    // Scales and minima are rounded too: steps grow by 1/62 or 1/126 of the largest and by a
+    // fifteenth of what a minimum grows by, 1/63 of the deepest.
+    expect_close(DType::q4_k, 0.18f / 15 * (1 + 2.0f / 62) + 0.0005f);
+    expect_close(DType::q6_k, 0.09f / 31 * (1 + 2.0f / 126) + 0.0002f);
 }
 
 TEST(Gguf, OneToFourDimensionsAndNone) {
@@ -286,6 +290,9 @@ TEST(Gguf, CheckFiniteNamesTensorAndPlace) {
         {DType::q4_0, 18 * 100, f16_nan, "block 100"},
         {DType::q4_1, 20 * 7, f16_nan, "block 7"},
         {DType::q4_1, 20 * 9 + 2, f16_inf, "block 9"},
+        {DType::q4_k, 144 * 31, f16_inf, "block 31"},
+        {DType::q4_k, 144 * 3 + 2, f16_nan, "block 3"},
+        {DType::q6_k, 210 * 30 + 208, f16_nan, "block 30"},
     };
     for (const Case& c : cases) {
         const TempPath file;
@@ -293,8 +300,10 @@ TEST(Gguf, CheckFiniteNamesTensorAndPlace) {
         std::string data = quantise(c.type, ramp(8192));
         if (!is_quantised(c.type)) data.replace(0, 4, raw_bytes(uint32_t{0x7bff7bffu}));
         if (c.type == DType::q8_0) data.replace(34 * 3 + 2, 4, "\xff\x7f\xff\x7f");
+        if (c.type == DType::q4_k) data.replace(144 * 3 + 4, 4, "\xff\x7f\xff\x7f");
+        if (c.type == DType::q6_k) data.replace(210 * 3, 4, "\xff\x7f\xff\x7f");
         GgufWriter writer;
-        writer.add_tensor({"w", {64, 128}, ggml_type(c.type), data, {}});
+        writer.add_tensor({"w", {256, 32}, ggml_type(c.type), data, {}});
         writer.write(file.path());
         const GgufFile good(file.path());
         EXPECT_NO_THROW(check_finite(good.tensors()[0], file.path())) << name_of(c.type);
@@ -302,7 +311,7 @@ TEST(Gguf, CheckFiniteNamesTensorAndPlace) {
         const TempPath bad_file;
         data.replace(static_cast<size_t>(c.byte), c.bits.size(), c.bits);
         GgufWriter bad_writer;
-        bad_writer.add_tensor({"w", {64, 128}, ggml_type(c.type), data, {}});
+        bad_writer.add_tensor({"w", {256, 32}, ggml_type(c.type), data, {}});
         bad_writer.write(bad_file.path());
         const GgufFile bad(bad_file.path());
         expect_refused([&] { check_finite(bad.tensors()[0], bad_file.path()); },

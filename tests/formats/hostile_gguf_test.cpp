@@ -330,8 +330,8 @@ TEST(HostileGguf, TensorNames) {
 
 TEST(HostileGguf, TensorTypesAreRefusedByName) {
     const std::pair<uint32_t, std::string> types[] = {
-        {6, "Q5_0"},   {7, "Q5_1"},      {10, "Q2_K"},    {12, "Q4_K"},
-        {14, "Q6_K"},  {15, "Q8_K"},     {20, "IQ4_NL"},  {23, "IQ4_XS"},
+        {6, "Q5_0"},   {7, "Q5_1"},      {10, "Q2_K"},    {11, "Q3_K"},
+        {13, "Q5_K"},  {15, "Q8_K"},     {20, "IQ4_NL"},  {23, "IQ4_XS"},
         {26, "I32"},   {27, "I64"},      {28, "F64"},     {29, "IQ1_M"},
         {4, "Q4_2"},   {31, "Q4_0_4_4"}, {35, "TQ2_0"},   {39, "MXFP4"},
         {40, "NVFP4"}, {41, "Q1_0"},     {42, "type 42"}, {0xffffffffu, "type 4294967295"}};
@@ -355,6 +355,10 @@ TEST(HostileGguf, Dimensions) {
     expect_tensor_corrupt({"w", {uint64_t{1} << 40}, 0, data, {}}, {"'w'", "exceed the file's"});
     expect_tensor_corrupt({"w", {48, 2}, 3, data, {}}, {"'w'", "48 columns", "Q4_1"});
     expect_tensor_corrupt({"w", {16, 2}, 8, data, {}}, {"'w'", "16 columns", "Q8_0"});
+    expect_tensor_corrupt({"w", {288, 8}, 12, data, {}}, {"'w'", "288 columns", "Q4_K", "256"});
+    expect_tensor_corrupt({"w", {128, 2}, 14, data, {}}, {"'w'", "128 columns", "Q6_K", "256"});
+    expect_tensor_corrupt({"w", {256, 29}, 12, data, {}}, {"'w'", "4176 bytes"});
+    expect_tensor_corrupt({"w", {512, 10}, 14, data, {}}, {"'w'", "4200 bytes"});
 }
 
 TEST(HostileGguf, TensorPlaces) {

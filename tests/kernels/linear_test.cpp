@@ -1,6 +1,7 @@
 #include "kernels/linear/linear.h"
 
 #include "base/error.h"
+#include "base/kquants.h"
 #include "kernel_test.h"
 #include "kernels/cases/random.h"
 #include "kernels/linear/linear_cases.h"
@@ -72,9 +73,11 @@ TEST(Linear, AgreesWithTheReference) {
 
 TEST(Linear, ARowIsTheSameAloneAndInAnyBatch) {
     constexpr int64_t kRows = 64;
-    for (const DType type : {DType::q4_1, DType::q4_0, DType::q8_0, DType::f32, DType::bf16}) {
+    constexpr int64_t kColumns = 256;
+    for (const DType type : {DType::q4_1, DType::q4_0, DType::q8_0, DType::q4_k, DType::q6_k,
+                             DType::f32, DType::bf16}) {
         SCOPED_TRACE(name_of(type));
-        const LinearCase test{"", {{type, 70}, {type, 19}}, 128, kRows, true, true, 99};
+        const LinearCase test{"", {{type, 70}, {type, 19}}, kColumns, kRows, true, true, 99};
         const LinearInputs in = make_linear_inputs(test);
         ThreadPool one(1), two(2), three(3);
         for_each_target([&] {
@@ -86,12 +89,12 @@ TEST(Linear, ARowIsTheSameAloneAndInAnyBatch) {
             for (int64_t row = 0; row < kRows; ++row) {
                 LinearParams params = in.params(quantised);
                 QuantRows rows = in.quantised;
-                rows.q += row * 128;
-                rows.scale += row * 4;
-                rows.sum += row * 4;
-                rows.scaled_sum += row * 4;
+                rows.q += row * kColumns;
+                rows.scale += row * kColumns / 32;
+                rows.sum += row * kColumns / 32;
+                rows.scaled_sum += row * kColumns / 32;
                 if (quantised) params.quantised = &rows;
-                if (!quantised) params.x += row * 128;
+                if (!quantised) params.x += row * kColumns;
                 params.residual += row * weights.rows();
                 const std::vector<float> y = run(weights, params, 1, stream);
                 alone.insert(alone.end(), y.begin(), y.end());
@@ -177,6 +180,125 @@ TEST(Linear, IntegersAreExactAtTheExtremes) {
     }
 }
 
+/// What linear says of one row and one output whose f16 factors and activation scales are 1: block
+/// by block an integer that a float holds, then a minimum's.
+float k_quant_chain(const WeightView& w, int64_t output, const int8_t* x) {
+    float total = 0;
+    for (int64_t b = 0; b < w.columns / 32; ++b) {
+        const std::byte* at = w.row(output) + b / 8 * block_bytes(w.type);
+        const auto sub = static_cast<size_t>(b % 8);
+        int32_t products = 0;
+        int32_t minimum = 0;
+        if (w.type == DType::q4_k) {
+            const Q4KBlock block = read_q4_k(at);
+            for (size_t i = 0; i < 32; ++i) {
+                products +=
+                    block.scale[sub] * block.q[32 * sub + i] * x[32 * b + static_cast<int64_t>(i)];
+                minimum -= block.minimum[sub] * x[32 * b + static_cast<int64_t>(i)];
+            }
+        } else {
+            const Q6KBlock block = read_q6_k(at);
+            for (size_t i = 0; i < 32; ++i) {
+                const int32_t scale = block.scale[2 * sub + i / 16];
+                products += scale * block.q[32 * sub + i] * x[32 * b + static_cast<int64_t>(i)];
+            }
+        }
+        total += static_cast<float>(products);
+        total += static_cast<float>(minimum);
+    }
+    return total;
+}
+
+TEST(Linear, KQuantIntegersAreExactAtTheExtremes) {
+    constexpr int64_t kColumns = 512;
+    constexpr int64_t kOutputs = 37;
+    constexpr int64_t kRows = 9;
+    constexpr auto kBlocks = static_cast<size_t>(kRows * kColumns / 32);
+    ThreadPool threads(2);
+    Stream stream{&threads, Kernels::fast};
+    // Bytes of integers and of scales: both lowest, both highest, across. Then random ones.
+    constexpr int kExtremes[4][2] = {{0x00, 0x80}, {0xff, 0x7f}, {0xff, 0x80}, {0x00, 0xff}};
+    const uint16_t one = f32_to_f16(1.0f);
+    for (const DType type : {DType::q4_k, DType::q6_k}) {
+        for (size_t pattern = 0; pattern < 6; ++pattern) {
+            SCOPED_TRACE(testing::Message() << name_of(type) << " pattern " << pattern);
+            CaseRandom random(static_cast<uint32_t>(pattern) + 70);
+            std::vector<std::byte> storage;
+            const WeightView w = random_weights(random, type, kOutputs, kColumns, 1.0f, storage);
+            for (size_t at = 0; at < storage.size(); at += static_cast<size_t>(block_bytes(type))) {
+                std::byte* block = &storage[at];
+                const bool four = type == DType::q4_k;
+                if (pattern < 4) {
+                    std::memset(four ? block + 16 : block, kExtremes[pattern][0], four ? 128 : 192);
+                    std::memset(four ? block + 4 : block + 192, kExtremes[pattern][1],
+                                four ? 12 : 16);
+                }
+                std::memcpy(four ? block : block + 208, &one, 2);
+                if (four) std::memcpy(block + 2, &one, 2);
+            }
+            std::vector<int8_t> q(kRows * kColumns);
+            std::vector<float> scale(kBlocks, 1.0f), scaled(kBlocks, 0.0f);
+            std::vector<int32_t> sum(kBlocks, 0);
+            for (size_t i = 0; i < q.size(); ++i) {
+                const int choice = pattern % 2 == 0 ? 127 : random.below(255) - 127;
+                // Rows of one sign, of the other, and of halves of a block with different signs.
+                const size_t kind = i / kColumns % 3;
+                q[i] =
+                    static_cast<int8_t>(kind == 1 || (kind == 2 && i % 32 > 15) ? -choice : choice);
+                sum[i / 32] += q[i];
+                scaled[i / 32] += q[i];
+            }
+            const QuantRows x{.rows = kRows,
+                              .columns = kColumns,
+                              .q = q.data(),
+                              .scale = scale.data(),
+                              .sum = sum.data(),
+                              .scaled_sum = scaled.data()};
+            const LinearWeights weights(std::span(&w, 1), stream);
+            std::vector<float> expected;
+            for (int64_t r = 0; r < kRows; ++r) {
+                for (int64_t n = 0; n < kOutputs; ++n) {
+                    expected.push_back(k_quant_chain(w, n, &q[static_cast<size_t>(r * kColumns)]));
+                }
+            }
+            for_each_target([&] {
+                EXPECT_TRUE(same_bits(run(weights, {.quantised = &x}, kRows, stream), expected));
+            });
+        }
+    }
+}
+
+/// The largest factors a file may hold overflow an f16 when multiplied out, never a float.
+TEST(Linear, KQuantFactorsKeepTheirRange) {
+    ThreadPool threads(1);
+    Stream stream{&threads, Kernels::fast};
+    for (const DType type : {DType::q4_k, DType::q6_k}) {
+        for (const uint16_t factor : {uint16_t{0x7bff}, uint16_t{0x0001}}) {
+            SCOPED_TRACE(testing::Message() << name_of(type) << " factor " << factor);
+            const LinearCase test{"", {{type, 16}}, 256, 1, false, false, 6};
+            LinearInputs in = make_linear_inputs(test);
+            for (size_t n = 0; n < 16; ++n) {
+                std::byte* block = &in.weight_bytes[0][n * static_cast<size_t>(block_bytes(type))];
+                std::memcpy(type == DType::q4_k ? block : block + 208, &factor, 2);
+                if (type == DType::q4_k) std::memcpy(block + 2, &factor, 2);
+            }
+            const LinearWeights weights(in.parts, stream);
+            LinearParams params = in.params(true);
+            std::vector<float> exact(16);
+            params.weights = &weights;
+            params.rows = 1;
+            params.y = exact.data();
+            linear_ref(params);
+            // What rounding is measured by: a sum of magnitudes at the largest weight.
+            const double most = f16_to_f32(factor) * (type == DType::q4_k ? 63 * 16 : 128 * 32);
+            for_each_target([&] {
+                EXPECT_TRUE(within(run(weights, in.params(true), 1, stream), exact, 16,
+                                   [&](size_t) { return linear_tolerance(test) * 256 * most; }));
+            });
+        }
+    }
+}
+
 TEST(Linear, NaNScalesAndInfinitiesReachTheOutput) {
     ThreadPool threads(1);
     Stream stream{&threads, Kernels::fast};
@@ -226,10 +348,12 @@ TEST(Linear, RefusesWhatCannotBeStacked) {
     const WeightView other_columns{DType::q4_1, memory.data(), 2, 32};
     const WeightView floats{DType::f32, memory.data(), 2, 64};
     const WeightView ragged{DType::q8_0, memory.data(), 1, 33};
+    const WeightView part_of_a_superblock{DType::q4_k, memory.data(), 1, 288};
     EXPECT_THROW(LinearWeights({}, stream), Error);
     EXPECT_THROW(LinearWeights(std::vector{a, other_columns}, stream), Error);
     EXPECT_THROW(LinearWeights(std::vector{a, floats}, stream), Error);
     EXPECT_THROW(LinearWeights(std::vector{ragged}, stream), Error);
+    EXPECT_THROW(LinearWeights(std::vector{part_of_a_superblock}, stream), Error);
     const LinearWeights good(std::vector{a}, stream);
     EXPECT_EQ(good.rows(), 2);
     EXPECT_EQ(good.columns(), 64);

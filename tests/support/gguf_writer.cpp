@@ -65,6 +65,73 @@ std::string block_q4_1(std::span<const float> w) {
     return raw_bytes(f32_to_f16(scale)) + raw_bytes(f32_to_f16(minimum)) + pack_nibbles(q);
 }
 
+/// The smallest count of `unit`s that reaches `value`, at most `most`.
+int units_to_reach(float value, float unit, int most) {
+    return unit == 0 ? 0 : std::min(most, static_cast<int>(std::ceil(value / unit)));
+}
+
+std::string block_q4_k(std::span<const float> w) {
+    float deepest[8];
+    float step[8];
+    for (size_t j = 0; j < 8; ++j) {
+        const auto part = w.subspan(32 * j, 32);
+        const auto [least, most] = std::minmax_element(part.begin(), part.end());
+        deepest[j] = std::max(0.0f, -*least);
+        step[j] = (std::max(0.0f, *most) + deepest[j]) / 15;
+    }
+    const float d = stored(*std::max_element(step, step + 8) / 62);
+    const float dmin = stored(*std::max_element(deepest, deepest + 8) / 63);
+    uint8_t scales[12] = {};
+    uint8_t q[256];
+    for (size_t j = 0; j < 8; ++j) {
+        // Steps and minima are rounded up, so that the largest and smallest weights are in reach.
+        // A minimum may grow by dmin, for which a 62nd part of the largest step makes room.
+        const int minimum = units_to_reach(deepest[j], dmin, 63);
+        const int scale = units_to_reach(step[j] + dmin / 15, d, 63);
+        for (size_t i = 32 * j; i < 32 * j + 32; ++i) {
+            const float above = w[i] + dmin * static_cast<float>(minimum);
+            q[i] = static_cast<uint8_t>(quantised(above, d * static_cast<float>(scale), 0, 15));
+        }
+        const size_t k = j % 4;
+        scales[k] |= static_cast<uint8_t>(j < 4 ? scale : scale >> 4 << 6);
+        scales[4 + k] |= static_cast<uint8_t>(j < 4 ? minimum : minimum >> 4 << 6);
+        if (j >= 4) scales[8 + k] = static_cast<uint8_t>((scale & 15) | (minimum & 15) << 4);
+    }
+    std::string out = raw_bytes(f32_to_f16(d)) + raw_bytes(f32_to_f16(dmin));
+    out.append(reinterpret_cast<const char*>(scales), 12);
+    for (size_t i = 0; i < 128; ++i) {
+        const size_t at = i / 32 * 64 + i % 32;
+        out += static_cast<char>(q[at] | q[at + 32] << 4);
+    }
+    return out;
+}
+
+std::string block_q6_k(std::span<const float> w) {
+    float step[16] = {};
+    for (size_t i = 0; i < 256; ++i) step[i / 16] = std::max(step[i / 16], std::fabs(w[i]) / 31);
+    const float d = stored(*std::max_element(step, step + 16) / 126);
+    std::string scales;
+    uint8_t q[256];
+    for (size_t j = 0; j < 16; ++j) {
+        const int scale = units_to_reach(step[j], d, 127);
+        scales += static_cast<char>(scale);
+        for (size_t i = 16 * j; i < 16 * j + 16; ++i) {
+            q[i] =
+                static_cast<uint8_t>(quantised(w[i], d * static_cast<float>(scale), -32, 31) + 32);
+        }
+    }
+    std::string nibbles(128, '\0');
+    std::string pairs(64, '\0');
+    for (size_t i = 0; i < 256; ++i) {
+        const size_t quarter = i / 32 % 4;
+        char& nibble = nibbles[i / 128 * 64 + i % 64];
+        nibble = static_cast<char>(nibble | (q[i] & 15) << (quarter < 2 ? 0 : 4));
+        char& pair = pairs[i / 128 * 32 + i % 32];
+        pair = static_cast<char>(pair | q[i] >> 4 << (2 * quarter));
+    }
+    return nibbles + pairs + scales + raw_bytes(f32_to_f16(d));
+}
+
 }  // namespace
 
 uint32_t ggml_type(DType type) {
@@ -81,6 +148,10 @@ uint32_t ggml_type(DType type) {
             return 2;
         case DType::q4_1:
             return 3;
+        case DType::q4_k:
+            return 12;
+        case DType::q6_k:
+            return 14;
     }
     return ~0u;
 }
@@ -109,6 +180,12 @@ std::string quantise(DType type, std::span<const float> weights) {
                 break;
             case DType::q4_1:
                 out += block_q4_1(w);
+                break;
+            case DType::q4_k:
+                out += block_q4_k(w);
+                break;
+            case DType::q6_k:
+                out += block_q6_k(w);
                 break;
         }
     }

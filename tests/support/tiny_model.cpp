@@ -160,8 +160,9 @@ void check_range(std::string_view name, int value, int min, int max, int multipl
 
 void check_options(const TinyModelOptions& options) {
     check_range("layers", options.layers, 1, 64);
-    check_range("hidden", options.hidden, 32, 4096, 32);
-    check_range("intermediate", options.intermediate, 32, 16384, 32);
+    const int block = std::max(32, static_cast<int>(block_elements(options.weights)));
+    check_range("hidden", options.hidden, 32, 4096, block);
+    check_range("intermediate", options.intermediate, 32, 16384, block);
     check_range("heads", options.heads, 1, options.hidden / 2);
     check_range("hidden", options.hidden, 32, 4096, 2 * options.heads);
     check_range("kv_heads", options.kv_heads, 1, options.heads);

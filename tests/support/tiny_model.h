@@ -11,8 +11,8 @@ namespace kd {
 
 struct TinyModelOptions {
     int layers = 2;
-    int hidden = 64;        // a multiple of 32
-    int intermediate = 96;  // a multiple of 32
+    int hidden = 64;        // a multiple of 32, of 256 for K-quants
+    int intermediate = 96;  // the same
     int heads = 4;          // divides hidden into an even head size
     int kv_heads = 2;       // divides heads
     int vocabulary = 320;   // 259 (bytes and control tokens) to 8192

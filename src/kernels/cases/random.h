@@ -43,6 +43,7 @@ inline WeightView random_weights(CaseRandom& random, DType type, int64_t rows, i
         std::memcpy(to, &bits, sizeof bits);
         to += sizeof bits;
     };
+    auto put8 = [&] { *to++ = static_cast<std::byte>(random.bits() >> 24); };
     for (int64_t i = 0; i < rows * columns; i += block_elements(type)) {
         if (type == DType::f32) {
             const float v = random.value(magnitude);
@@ -52,14 +53,21 @@ inline WeightView random_weights(CaseRandom& random, DType type, int64_t rows, i
             put16(f32_to_f16(random.value(magnitude)));
         } else if (type == DType::bf16) {
             put16(f32_to_bf16(random.value(magnitude)));
+        } else if (type == DType::q4_k) {
+            // Scales and minima up to 63 times these: steps of 2 / 15 and offsets of 1 magnitude.
+            const float wobble = 0.75f + 0.25f * random.value();
+            put16(f32_to_f16(magnitude * 2 / (15 * 63) * wobble));
+            put16(f32_to_f16(magnitude / 63 * wobble));
+            for (int k = 0; k < 12 + 128; ++k) put8();
+        } else if (type == DType::q6_k) {
+            for (int k = 0; k < 128 + 64 + 16; ++k) put8();
+            put16(f32_to_f16(magnitude / (128 * 32) * (0.75f + 0.25f * random.value())));
         } else {
             const float levels = type == DType::q8_0 ? 127.0f : 7.5f;
             const float scale = magnitude / levels * (0.75f + 0.25f * random.value());
             put16(f32_to_f16(scale));
             if (type == DType::q4_1) put16(f32_to_f16(-scale * levels));
-            for (int k = 0; k < (type == DType::q8_0 ? 32 : 16); ++k) {
-                *to++ = static_cast<std::byte>(random.bits() >> 24);
-            }
+            for (int k = 0; k < (type == DType::q8_0 ? 32 : 16); ++k) put8();
         }
     }
     return {.type = type, .data = storage.data(), .rows = rows, .columns = columns};

@@ -19,6 +19,10 @@ std::span<const LinearCase> linear_cases() {
         {"q4_0", {{q4_0, 40}}, 576, 9, true, false, 23},
         {"q8_0", {{q8_0, 40}}, 1536, 17, false, false, 24},
         {"q4_1_chunk", {{q4_1, 48}}, 320, 64, false, true, 25},
+        {"q4_k", {{q4_k, 40}}, 768, 9, true, false, 26},
+        {"q6_k", {{q6_k, 40}}, 1536, 17, false, true, 27},
+        // A layer of a Q4_K_M file.
+        {"k_mix", {{q4_k, 33}, {q4_k, 17}, {q6_k, 5}, {q8_0, 3}}, 256, 1, true, true, 28},
         {"f32", {{f32, 40}}, 63, 11, true, true, 31},
         {"f16", {{f16, 35}}, 576, 5, false, false, 32},
         {"bf16", {{bf16, 16}, {bf16, 3}}, 256, 20, true, false, 33},
@@ -68,9 +72,11 @@ LinearInputs make_linear_inputs(const LinearCase& test) {
 }
 
 double linear_tolerance(const LinearCase& test) {
-    // Quantised: a block's integers are exact; its two terms take a rounded scale product and two
-    // fused additions (two more roundings without fma). Floats: one addition a product, in two
-    // chains. Each rounding is at most 2^-24 of a partial sum. Bias and residual: two more.
+    // Quantised: a block's integers are exact (Q6_K's, scales included, below 2^24), and so are a
+    // K-quant's scales and minima (17 and 18 bits). A block's two terms take a rounded scale
+    // product and two fused additions (two more roundings without fma). Floats: one addition a
+    // product, in two chains. Each rounding is at most 2^-24 of a partial sum. Bias and residual:
+    // two more.
     const double steps = is_quantised(test.parts[0].type)
                              ? 4.0 * static_cast<double>(test.columns / 32) + 4
                              : static_cast<double>(test.columns) + 4;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
 
@@ -27,6 +28,71 @@ void pack_bytes(const std::byte* from, int groups, uint32_t flip, std::byte* to)
         std::memcpy(&word, from + 4 * g, 4);
         word ^= flip;
         std::memcpy(to + g * 4 * kPanelOutputs, &word, 4);
+    }
+}
+
+/// 32 values of 0..15 to 16 bytes: value i in a low nibble, value 16 + i in its high one.
+std::array<uint8_t, 16> nibbles_of(const uint8_t* values) {
+    std::array<uint8_t, 16> packed;
+    for (size_t i = 0; i < 16; ++i) {
+        packed[i] = static_cast<uint8_t>(values[i] | values[16 + i] << 4);
+    }
+    return packed;
+}
+
+void put_u16(std::byte* to, int index, int64_t output, uint32_t bits) {
+    const auto value = static_cast<uint16_t>(bits);
+    std::memcpy(to + 2 * (index * kPanelOutputs + output), &value, 2);
+}
+
+void put_u8(std::byte* to, int index, int64_t output, int value) {
+    to[index * kPanelOutputs + output] = static_cast<std::byte>(value);
+}
+
+/// One superblock of output n. `scales`, `factors`, `integers`: where those of the superblock
+/// begin.
+void pack_q4_k(const std::byte* from, int64_t n, std::byte* scales, std::byte* factors,
+               std::byte* integers) {
+    const Q4KBlock block = read_q4_k(from);
+    put_u16(factors, 0, n, block.d_bits);
+    put_u16(factors, 1, n, block.dmin_bits ^ 0x8000u);
+    for (size_t b = 0; b < kSuperblockBlocks; ++b) {
+        put_u8(scales, 0, n, block.scale[b]);
+        put_u8(scales, 1, n, block.minimum[b]);
+        const std::array<uint8_t, 16> nibbles = nibbles_of(&block.q[b * kBlockColumns]);
+        pack_bytes(reinterpret_cast<const std::byte*>(nibbles.data()), 4, 0, integers + 4 * n);
+        scales += panel_scale_bytes(DType::q4_k);
+        integers += panel_block_bytes(DType::q4_k);
+    }
+}
+
+void pack_q6_k(const std::byte* from, int64_t n, std::byte* scales, std::byte* factors,
+               std::byte* integers) {
+    Q6KBlock block = read_q6_k(from);
+    put_u16(factors, 0, n, block.d_bits);
+    for (int8_t& q : block.q) q = static_cast<int8_t>(q + 32);
+    for (size_t b = 0; b < kSuperblockBlocks; ++b) {
+        put_u8(scales, 0, n, block.scale[2 * b]);
+        put_u8(scales, 1, n, block.scale[2 * b + 1]);
+        pack_bytes(reinterpret_cast<const std::byte*>(&block.q[b * kBlockColumns]), 8, 0,
+                   integers + 4 * n);
+        scales += panel_scale_bytes(DType::q6_k);
+        integers += panel_block_bytes(DType::q6_k);
+    }
+}
+
+void pack_superblocks(const WeightView& part, int64_t first, int64_t outputs, std::byte* panel) {
+    const bool four_bits = part.type == DType::q4_k;
+    std::byte* factors = panel + panel_factors_offset(part.type, part.columns);
+    std::byte* integers = panel + panel_scales_bytes(part.type, part.columns);
+    for (int64_t n = 0; n < outputs; ++n) {
+        for (int64_t s = 0; s < part.columns / kSuperblock; ++s) {
+            (four_bits ? pack_q4_k : pack_q6_k)(
+                part.row(first + n) + s * block_bytes(part.type), n,
+                panel + s * kSuperblockBlocks * panel_scale_bytes(part.type),
+                factors + s * panel_factor_bytes(part.type),
+                integers + s * kSuperblockBlocks * panel_block_bytes(part.type));
+        }
     }
 }
 
@@ -67,7 +133,9 @@ void pack_panel(const WeightView& part, int64_t index, std::byte* panel, size_t 
     const int64_t outputs = std::min(kPanelOutputs, part.rows - first);
     // Padding outputs must not read uninitialised memory; their results are never stored.
     if (outputs < kPanelOutputs) std::memset(panel, 0, panel_bytes);
-    if (is_quantised(part.type)) {
+    if (block_elements(part.type) == kSuperblock) {
+        pack_superblocks(part, first, outputs, panel);
+    } else if (is_quantised(part.type)) {
         pack_quantised(part, first, outputs, panel);
     } else if (part.type == DType::f32) {
         pack_floats<uint32_t>(part, first, outputs, panel);

@@ -2,24 +2,38 @@
 //
 // A panel holds all columns of its outputs:
 //   F32, F16, BF16   [columns][16 outputs], in the file's type
-//   quantised        scales [blocks][16] f16 (Q4_1: [blocks][scales 16, minima 16]), padded to 64
-//                    bytes, then the integers of one block of 32 columns after the other:
-//     Q8_0           [8 groups of 4 columns][16 outputs][4 columns] as value + 128
-//     Q4_0, Q4_1     [4 groups][16 outputs][4]: low nibbles are columns 4g.., high ones 16 + 4g..
-// so 64 bytes are 16 outputs x 4 columns: what one vpdpbusd of a 512-bit vector multiplies with 4
-// broadcast activations. Narrower vectors take 8 or 4 of the outputs at a time.
+//   quantised        scales, padded to 64 bytes, then the integers of one block of 32 columns after
+//                    the other.
+//   Scales:
+//     Q8_0, Q4_0     [blocks][16 outputs] f16
+//     Q4_1           [blocks][scales 16, minima 16] f16
+//     Q4_K           [blocks][scales 16, minima 16] u8, then [superblocks][d 16, -dmin 16] f16
+//     Q6_K           [blocks][scales of columns 0-15 16, of columns 16-31 16] i8, then
+//                    [superblocks][d 16] f16
+//   Integers:
+//     Q8_0, Q6_K     [8 groups of 4 columns][16 outputs][4 columns] as value + 128, value + 32
+//     Q4_0, 4_1, 4_K [4 groups][16 outputs][4]: low nibbles are columns 4g.., high ones 16 + 4g..
+// The K-quants keep their factors apart, so nothing is rounded: d * scale takes 17 or 18 bits,
+// which a float holds and an f16 would not (nor its range: 65504 * 63). Q4_K takes 4.63 bits a
+// weight here (4.5 in the file; scales multiplied out would take 5 as f16, 6 as floats), Q6_K 8.56
+// (6.56 in the file).
+//
+// 64 bytes of integers are 16 outputs x 4 columns: what one vpdpbusd of a 512-bit vector multiplies
+// with 4 broadcast activations. Narrower vectors take 8 or 4 of the outputs at a time.
 #pragma once
 
 #include <cstdlib>
 #include <memory>
 #include <vector>
 
+#include "base/kquants.h"
 #include "kernels/linear/linear.h"
 
 namespace kd {
 
 inline constexpr int64_t kPanelOutputs = 16;
 inline constexpr int64_t kBlockColumns = 32;
+inline constexpr int64_t kSuperblockBlocks = kSuperblock / kBlockColumns;
 
 /// One part (such as Q of a stacked QKV) in the packed memory. Parts begin at a panel.
 struct PanelGroup {
@@ -50,19 +64,41 @@ struct LinearWeights::Packed {
     }
 };
 
-/// Bytes of f16 scales (and minima) of one block of a panel.
+/// Whether a panel holds a weight's integer in a byte; the other quantised types take a nibble.
+constexpr bool panel_holds_bytes(DType type) {
+    return type == DType::q8_0 || type == DType::q6_k;
+}
+
+/// Bytes of scales (and minima) of one block of a panel.
 constexpr int64_t panel_scale_bytes(DType type) {
     return (type == DType::q4_1 ? 2 : 1) * kPanelOutputs * 2;
 }
 
-/// Bytes of all scales of a panel: where its integers begin.
+/// Bytes of the f16 factors of one superblock of a panel; 0 for types without superblocks.
+constexpr int64_t panel_factor_bytes(DType type) {
+    return (type == DType::q4_k ? 2 : type == DType::q6_k ? 1 : 0) * kPanelOutputs * 2;
+}
+
+/// Where the factors of a panel's superblocks begin.
+constexpr int64_t panel_factors_offset(DType type, int64_t columns) {
+    return columns / kBlockColumns * panel_scale_bytes(type);
+}
+
+/// Bytes of all scales and factors of a panel: where its integers begin.
 constexpr int64_t panel_scales_bytes(DType type, int64_t columns) {
-    return (columns / kBlockColumns * panel_scale_bytes(type) + 63) / 64 * 64;
+    const int64_t factors = columns / kSuperblock * panel_factor_bytes(type);
+    return (panel_factors_offset(type, columns) + factors + 63) / 64 * 64;
 }
 
 /// Bytes of the integers of one block of a panel.
 constexpr int64_t panel_block_bytes(DType type) {
-    return kPanelOutputs * kBlockColumns / (type == DType::q8_0 ? 1 : 2);
+    return kPanelOutputs * kBlockColumns / (panel_holds_bytes(type) ? 1 : 2);
+}
+
+/// Bytes of a panel for each block of 32 columns, but for padding.
+constexpr int64_t panel_step_bytes(DType type) {
+    return panel_scale_bytes(type) + panel_block_bytes(type) +
+           panel_factor_bytes(type) * kBlockColumns / kSuperblock;
 }
 
 /// linear_ref for outputs [begin, end) only.

@@ -10,7 +10,8 @@ namespace kd {
 
 namespace {
 
-/// A block of 32 quantised weights: w = scale * q + minimum.
+/// A block of 32 quantised weights: w = scale * q + minimum. Q6_K has a scale for each half: q is
+/// the integer times it there (at most 4096).
 struct WeightBlock {
     double scale = 0;
     double minimum = 0;
@@ -40,11 +41,47 @@ WeightBlock read_block(DType type, const std::byte* at) {
     return block;
 }
 
-double dot_quantised(const WeightView& part, int64_t output, const QuantRows& x, int64_t row) {
+void append_q4_k(const std::byte* at, std::vector<WeightBlock>& blocks) {
+    const Q4KBlock from = read_q4_k(at);
+    for (size_t b = 0; b < 8; ++b) {
+        WeightBlock& block = blocks.emplace_back();
+        block.scale = double{f16_to_f32(from.d_bits)} * from.scale[b];
+        block.minimum = -double{f16_to_f32(from.dmin_bits)} * from.minimum[b];
+        for (size_t i = 0; i < 32; ++i) block.q[i] = from.q[32 * b + i];
+    }
+}
+
+void append_q6_k(const std::byte* at, std::vector<WeightBlock>& blocks) {
+    const Q6KBlock from = read_q6_k(at);
+    for (size_t b = 0; b < 8; ++b) {
+        WeightBlock& block = blocks.emplace_back();
+        block.scale = f16_to_f32(from.d_bits);
+        for (size_t i = 32 * b; i < 32 * b + 32; ++i) {
+            block.q[i % 32] = from.scale[i / 16] * from.q[i];
+        }
+    }
+}
+
+std::vector<WeightBlock> read_blocks(const WeightView& part, int64_t output) {
+    std::vector<WeightBlock> blocks;
+    const std::byte* row = part.row(output);
+    for (int64_t at = 0; at < part.row_bytes(); at += block_bytes(part.type)) {
+        if (part.type == DType::q4_k) {
+            append_q4_k(row + at, blocks);
+        } else if (part.type == DType::q6_k) {
+            append_q6_k(row + at, blocks);
+        } else {
+            blocks.push_back(read_block(part.type, row + at));
+        }
+    }
+    return blocks;
+}
+
+double dot_quantised(const std::vector<WeightBlock>& weights, const QuantRows& x, int64_t row) {
     double sum = 0;
-    const int64_t blocks = part.columns / 32;
+    const auto blocks = static_cast<int64_t>(weights.size());
     for (int64_t b = 0; b < blocks; ++b) {
-        const WeightBlock w = read_block(part.type, part.row(output) + b * block_bytes(part.type));
+        const WeightBlock& w = weights[static_cast<size_t>(b)];
         const int8_t* q = x.q + row * x.columns + b * 32;
         int32_t products = 0;
         int32_t activations = 0;
@@ -84,9 +121,14 @@ void linear_ref_outputs(const LinearParams& params, int64_t begin, int64_t end) 
     for (const WeightView& part : params.weights->parts()) {
         for (int64_t n = std::max(begin, first); n < std::min(end, first + part.rows); ++n) {
             const bool integers = params.quantised != nullptr && is_quantised(part.type);
-            if (!integers) dequantise(part.type, part.row(n - first), part.columns, w.data());
+            std::vector<WeightBlock> blocks;
+            if (integers) {
+                blocks = read_blocks(part, n - first);
+            } else {
+                dequantise(part.type, part.row(n - first), part.columns, w.data());
+            }
             for (int64_t row = 0; row < params.rows; ++row) {
-                double y = integers ? dot_quantised(part, n - first, *params.quantised, row)
+                double y = integers ? dot_quantised(blocks, *params.quantised, row)
                                     : dot_float(w, params, row);
                 if (params.bias != nullptr) y += params.bias[n];
                 if (params.residual != nullptr) y += params.residual[row * outputs + n];

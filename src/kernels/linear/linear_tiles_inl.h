@@ -44,6 +44,9 @@ inline constexpr int64_t kTileRows = kLanes >= 16 ? 8 : 4;
 /// them without, 1.25 times with; 2 to 16 KB do equally well.
 inline constexpr int64_t kPrefetchBytes = 4096;
 
+template <DType kType>
+inline constexpr bool kHasMinimum = kType == DType::q4_1 || kType == DType::q4_k;
+
 struct Sums {
     HWY_ALIGN float at[kTileRows][kPanelOutputs];
 };
@@ -141,6 +144,58 @@ struct BlockSums {
 
 #endif
 
+/// The scales of kLanes outputs of a panel, those from `lane` on.
+template <DType kType>
+struct PanelScales {
+    const std::byte* panel;
+    int64_t columns;
+    size_t lane;
+
+    HWY_INLINE F32Vec scale(F32 d, int64_t block) const {
+        if constexpr (kType == DType::q4_k) {
+            return hn::Mul(factor(d, block, 0), hn::ConvertTo(d, byte<uint8_t>(block, 0)));
+        } else if constexpr (kType == DType::q6_k) {
+            return factor(d, block, 0);
+        } else {
+            return half_float(d, block * panel_scale_bytes(kType));
+        }
+    }
+    HWY_INLINE F32Vec minimum(F32 d, int64_t block) const {
+        if constexpr (kType == DType::q4_k) {
+            return hn::Mul(factor(d, block, 1), hn::ConvertTo(d, byte<uint8_t>(block, 1)));
+        } else {
+            return half_float(d, block * panel_scale_bytes(kType) + 2 * kPanelOutputs);
+        }
+    }
+    /// Q6_K's scale of one half of a block.
+    HWY_INLINE I32Vec half_factor(int64_t block, int half) const {
+        return byte<int8_t>(block, half);
+    }
+
+  private:
+    HWY_INLINE F32Vec half_float(F32 d, int64_t offset) const {
+        return load_f16(d, reinterpret_cast<const uint16_t*>(panel + offset) + lane);
+    }
+    HWY_INLINE F32Vec factor(F32 d, int64_t block, int index) const {
+        return half_float(d, panel_factors_offset(kType, columns) +
+                                 block / kSuperblockBlocks * panel_factor_bytes(kType) +
+                                 index * 2 * kPanelOutputs);
+    }
+    template <class Byte>
+    HWY_INLINE I32Vec byte(int64_t block, int index) const {
+        const hn::Rebind<Byte, I32> bytes;
+        const std::byte* from = panel + block * panel_scale_bytes(kType) + index * kPanelOutputs;
+        return hn::PromoteTo(I32(), hn::LoadU(bytes, reinterpret_cast<const Byte*>(from) + lane));
+    }
+};
+
+/// Asks for what one more block of a panel takes, and advances `ahead` by that.
+template <DType kType>
+HWY_INLINE void prefetch_block(const std::byte*& ahead) {
+    for (int64_t i = 0; i < panel_step_bytes(kType); i += 64) hwy::Prefetch(ahead + i);
+    ahead += panel_step_bytes(kType);
+}
+
 /// kLanes outputs (those from `lane` on) of a panel times kRows rows.
 template <DType kType, int kRows>
 HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, size_t lane,
@@ -148,7 +203,7 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
     const F32 d;
     const I32 di;
     constexpr int kGroups = kType == DType::q8_0 ? 8 : 4;
-    const auto* scales = reinterpret_cast<const uint16_t*>(panel) + lane;
+    const PanelScales<kType> scales{panel, x.columns, lane};
     const std::byte* words = panel + panel_scales_bytes(kType, x.columns) + 4 * lane;
     const std::byte* ahead = panel + kPrefetchBytes;
     const I32Vec nibble = hn::Set(di, 0x0f0f0f0f);
@@ -156,9 +211,7 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
     HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) total[r] = hn::Zero(d);
     for (int64_t b = 0; b < x.blocks; ++b) {
         BlockSums sums[kRows];
-        constexpr int64_t kStepBytes = panel_scale_bytes(kType) + panel_block_bytes(kType);
-        for (int64_t i = 0; i < kStepBytes; i += 64) hwy::Prefetch(ahead + i);
-        ahead += kStepBytes;
+        prefetch_block<kType>(ahead);
         HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) sums[r].clear();
         // Unrolled, GCC moves the loads of all groups forward and spills the sums: 27 % slower with
         // 16 registers (AVX2, 8 rows).
@@ -185,11 +238,11 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
                 }
             }
         }
-        const F32Vec scale = load_f16(d, scales);
+        const F32Vec scale = scales.scale(d, b);
         HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
             const int64_t at = r * x.blocks + b;
             I32Vec products;
-            if constexpr (kType == DType::q4_1) {
+            if constexpr (kHasMinimum<kType>) {
                 products = sums[r].nibble_total();
             } else if constexpr (kType == DType::q4_0) {
                 products =
@@ -200,15 +253,83 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
             total[r] = hn::MulAdd(hn::ConvertTo(d, products),
                                   hn::Mul(scale, hn::Set(d, x.scale[at])), total[r]);
         }
-        if constexpr (kType == DType::q4_1) {
-            const F32Vec minimum = load_f16(d, scales + kPanelOutputs);
+        if constexpr (kHasMinimum<kType>) {
+            const F32Vec minimum = scales.minimum(d, b);
             HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
                 total[r] =
                     hn::MulAdd(minimum, hn::Set(d, x.scaled_sum[r * x.blocks + b]), total[r]);
             }
         }
-        scales += panel_scale_bytes(kType) / 2;
         words += panel_block_bytes(kType);
+    }
+    HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) hn::Store(total[r], d, out.at[r] + lane);
+}
+
+/// `sum` and the products of two groups of 4 columns of Q6_K: unsigned weights to 63, 8
+/// activations.
+HWY_INLINE I32Vec add_two_groups(I32Vec sum, I32Vec first, I32Vec second, const int8_t* q) {
+#if defined(KD_DOT_VNNI)
+    sum.raw = _mm512_dpbusd_epi32(sum.raw, first.raw, broadcast4(q).raw);
+    sum.raw = _mm512_dpbusd_epi32(sum.raw, second.raw, broadcast4(q + 4).raw);
+    return sum;
+#else
+    // Two pairs in 16 bits: at most 2 * 2 * 63 * 127 = 32004. A third would overflow.
+    const I16Vec products = hn::Add(pairs(first, broadcast4(q)), pairs(second, broadcast4(q + 4)));
+    return hn::Add(sum, widen(products, 1));
+#endif
+}
+
+HWY_INLINE int32_t sum_of_16(const int8_t* q) {
+    const hn::FixedTag<uint8_t, 16> bytes;
+    const auto biased = hn::Xor(hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(q)),
+                                hn::Set(bytes, uint8_t{0x80}));
+    const auto sums = hn::SumsOf8(biased);
+    return static_cast<int32_t>(hn::ExtractLane(sums, 0) + hn::ExtractLane(sums, 1)) - 16 * 128;
+}
+
+/// The same for Q6_K, whose scales are int8 factors of 16 columns: the halves' integers, times
+/// those, add up to the block's integer. At most 32 * 32 * 127 * 128 = 16646144 < 2^24, so a float
+/// holds it.
+template <int kRows>
+HWY_INLINE void q6_k_tile_lanes(const std::byte* panel, const QuantTile& x, size_t lane,
+                                Sums& out) {
+    constexpr DType kType = DType::q6_k;
+    const F32 d;
+    const I32 di;
+    const PanelScales<kType> scales{panel, x.columns, lane};
+    const std::byte* words = panel + panel_scales_bytes(kType, x.columns) + 4 * lane;
+    const std::byte* ahead = panel + kPrefetchBytes;
+    F32Vec total[kRows];
+    HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) total[r] = hn::Zero(d);
+    for (int64_t b = 0; b < x.blocks; ++b) {
+        prefetch_block<kType>(ahead);
+        I32Vec products[kRows];
+        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) products[r] = hn::Zero(di);
+        for (int half = 0; half < 2; ++half) {
+            const int8_t* q = x.q + b * kBlockColumns + 16 * half;
+            I32Vec sums[kRows];
+            // The weights are stored 32 too large.
+            HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
+                sums[r] = hn::Set(di, -32 * sum_of_16(q + r * x.columns));
+            }
+            HWY_UNROLL(1) for (int g = 0; g < 4; g += 2) {
+                const I32Vec first = load_words(words);
+                const I32Vec second = load_words(words + 4 * kPanelOutputs);
+                words += 8 * kPanelOutputs;
+                HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
+                    sums[r] = add_two_groups(sums[r], first, second, q + 4 * g + r * x.columns);
+                }
+            }
+            const I32Vec factor = scales.half_factor(b, half);
+            HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
+                products[r] = hn::Add(products[r], hn::Mul(sums[r], factor));
+            }
+        }
+        const F32Vec scale = scales.scale(d, b);
+        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
+            total[r] = hn::MulAdd(hn::ConvertTo(d, products[r]),
+                                  hn::Mul(scale, hn::Set(d, x.scale[r * x.blocks + b])), total[r]);
+        }
     }
     HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) hn::Store(total[r], d, out.at[r] + lane);
 }
@@ -216,18 +337,69 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
 template <DType kType, int kRows>
 HWY_NOINLINE void quant_tile(const std::byte* panel, const QuantTile& x, Sums& out) {
     for (size_t lane = 0; lane < kPanelOutputs; lane += kLanes) {
-        quant_tile_lanes<kType, kRows>(panel, x, lane, out);
+        if constexpr (kType == DType::q6_k) {
+            q6_k_tile_lanes<kRows>(panel, x, lane, out);
+        } else {
+            quant_tile_lanes<kType, kRows>(panel, x, lane, out);
+        }
     }
 }
 
 #else
 
+/// The scales of a panel, output by output.
+template <DType kType>
+struct PanelScales {
+    const std::byte* panel;
+    int64_t columns;
+
+    float scale(int64_t block, int n) const {
+        if constexpr (kType == DType::q4_k) return factor(block, 0, n) * byte<uint8_t>(block, 0, n);
+        if constexpr (kType == DType::q6_k) return factor(block, 0, n);
+        return half_float(block * panel_scale_bytes(kType), n);
+    }
+    float minimum(int64_t block, int n) const {
+        if constexpr (kType == DType::q4_k) return factor(block, 1, n) * byte<uint8_t>(block, 1, n);
+        return half_float(block * panel_scale_bytes(kType) + 2 * kPanelOutputs, n);
+    }
+    /// Q6_K's scale of the half of a block that has column k; 1 for the other types.
+    int32_t integer_factor(int64_t block, int k, int n) const {
+        return kType == DType::q6_k ? byte<int8_t>(block, k / 16, n) : 1;
+    }
+
+  private:
+    float half_float(int64_t offset, int n) const {
+        return f16_to_f32(reinterpret_cast<const uint16_t*>(panel + offset)[n]);
+    }
+    float factor(int64_t block, int index, int n) const {
+        return half_float(panel_factors_offset(kType, columns) +
+                              block / kSuperblockBlocks * panel_factor_bytes(kType) +
+                              index * 2 * kPanelOutputs,
+                          n);
+    }
+    template <class Byte>
+    Byte byte(int64_t block, int index, int n) const {
+        return static_cast<Byte>(
+            panel[block * panel_scale_bytes(kType) + index * kPanelOutputs + n]);
+    }
+};
+
+/// The integer of column k of a block, output n.
+template <DType kType>
+HWY_INLINE int32_t weight(const uint8_t* words, int k, int n) {
+    constexpr int32_t kOffset = kType == DType::q8_0   ? 128
+                                : kType == DType::q6_k ? 32
+                                : kType == DType::q4_0 ? 8
+                                                       : 0;
+    if constexpr (panel_holds_bytes(kType)) return words[k / 4 * 64 + n * 4 + k % 4] - kOffset;
+    const int32_t byte = words[k % 16 / 4 * 64 + n * 4 + k % 4];
+    return (k < 16 ? byte & 15 : byte >> 4) - kOffset;
+}
+
 /// Any other machine: plain loops over the same panel.
 template <DType kType, int kRows>
 HWY_NOINLINE void quant_tile(const std::byte* panel, const QuantTile& x, Sums& out) {
-    constexpr bool kBytes = kType == DType::q8_0;
-    constexpr int32_t kOffset = kBytes ? 128 : kType == DType::q4_0 ? 8 : 0;
-    const auto* scales = reinterpret_cast<const uint16_t*>(panel);
+    const PanelScales<kType> scales{panel, x.columns};
     const auto* words =
         reinterpret_cast<const uint8_t*>(panel) + panel_scales_bytes(kType, x.columns);
     std::memset(&out, 0, sizeof out);
@@ -236,19 +408,17 @@ HWY_NOINLINE void quant_tile(const std::byte* panel, const QuantTile& x, Sums& o
             const int64_t at = r * x.blocks + b;
             const int8_t* q = x.q + r * x.columns + b * kBlockColumns;
             for (int n = 0; n < kPanelOutputs; ++n) {
-                int32_t products = -kOffset * x.sum[at];
-                for (int k = 0; k < (kBytes ? 32 : 16); ++k) {
-                    const int32_t byte = words[(k / 4) * 64 + n * 4 + k % 4];
-                    products += kBytes ? byte * q[k] : (byte & 15) * q[k] + (byte >> 4) * q[k + 16];
+                int32_t products = 0;
+                for (int k = 0; k < kBlockColumns; ++k) {
+                    products += scales.integer_factor(b, k, n) * weight<kType>(words, k, n) * q[k];
                 }
                 float& total = out.at[r][n];
-                total += static_cast<float>(products) * (f16_to_f32(scales[n]) * x.scale[at]);
-                if (kType == DType::q4_1) {
-                    total += f16_to_f32(scales[kPanelOutputs + n]) * x.scaled_sum[at];
+                total += static_cast<float>(products) * (scales.scale(b, n) * x.scale[at]);
+                if constexpr (kHasMinimum<kType>) {
+                    total += scales.minimum(b, n) * x.scaled_sum[at];
                 }
             }
         }
-        scales += panel_scale_bytes(kType) / 2;
         words += panel_block_bytes(kType);
     }
 }
@@ -339,6 +509,10 @@ HWY_NOINLINE void run_tile(const LinearParams& params, DType type, const std::by
             return run_typed_tile<DType::q4_0>(params, panel, row, rows, sums);
         case DType::q4_1:
             return run_typed_tile<DType::q4_1>(params, panel, row, rows, sums);
+        case DType::q4_k:
+            return run_typed_tile<DType::q4_k>(params, panel, row, rows, sums);
+        case DType::q6_k:
+            return run_typed_tile<DType::q6_k>(params, panel, row, rows, sums);
     }
 }
 
