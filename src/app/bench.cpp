@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -13,6 +12,7 @@
 #include "app/output.h"
 #include "app/prompt.h"
 #include "base/error.h"
+#include "engine/cost_measure.h"
 #include "engine/engine.h"
 #include "kdtree_version.h"
 
@@ -256,14 +256,6 @@ void Bench::print(const PromptSet& set, const std::vector<Cell>& cells) {
                              !cell.compared ? "-" : (cell.identical ? "yes" : "NO"));
     }
     write_out(table);
-}
-
-std::string processor_name() {
-    std::ifstream info("/proc/cpuinfo");
-    for (std::string line; std::getline(info, line);) {
-        if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-    }
-    return "unknown processor";
 }
 
 int Bench::run() {

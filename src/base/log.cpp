@@ -9,8 +9,6 @@ namespace {
 
 spdlog::level::level_enum level_of(LogLevel level) {
     switch (level) {
-        case LogLevel::info:
-            return spdlog::level::debug;
         case LogLevel::notice:
             return spdlog::level::info;
         case LogLevel::warning:
@@ -31,9 +29,6 @@ spdlog::logger& logger() {
 
 }  // namespace
 
-void log_info(std::string_view message) {
-    logger().log(level_of(LogLevel::info), message);
-}
 void log_notice(std::string_view message) {
     logger().log(level_of(LogLevel::notice), message);
 }

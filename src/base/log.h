@@ -8,12 +8,10 @@
 namespace kd {
 
 enum class LogLevel {
-    info,     // what is going on
     notice,   // why it takes a moment
     warning,  // what went wrong and does not stop the run
 };
 
-void log_info(std::string_view message);
 void log_notice(std::string_view message);
 void log_warning(std::string_view message);
 /// What is shown: this level and those after it. The default is warning.

@@ -207,9 +207,7 @@ int main(int argc, char** argv) {
     try {
         app.parse(argc, argv);
         const bool terminal = isatty(STDERR_FILENO) != 0;
-        kd::set_log_level(verbose    ? kd::LogLevel::info
-                          : terminal ? kd::LogLevel::notice
-                                     : kd::LogLevel::warning);
+        kd::set_log_level(verbose || terminal ? kd::LogLevel::notice : kd::LogLevel::warning);
         if (app.got_subcommand("bench")) return kd::bench(bench_options);
         run_options.prompt = prompt_text(source);
         run_options.config.max_draft_tokens =

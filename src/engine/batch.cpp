@@ -20,7 +20,6 @@ Batch::Batch(const BatchLimits& batch_limits)
     }
     budget_trees.reserve(sessions);
     segments.reserve(sessions);
-    first_row.reserve(sessions);
     first_logit.reserve(sessions);
     draws.resize(static_cast<size_t>(limits.nodes) + 1);
     ingest.reserve(sessions);

@@ -75,7 +75,6 @@ struct Batch {
     std::vector<AttnSegment> segments;
     std::vector<int32_t> logit_rows;
     LazyArray<float> logits;           // [tree rows, vocabulary]
-    std::vector<int32_t> first_row;    // [entries]
     std::vector<int32_t> first_logit;  // [entries]
     // accept
     std::vector<AcceptedStorage> accepted;  // [sessions] by entry

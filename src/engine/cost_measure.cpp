@@ -1,6 +1,5 @@
 #include "engine/cost_measure.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -57,15 +56,15 @@ double time_forward(const RoundContext& context, Batch& batch, int32_t rows, int
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+}  // namespace
+
 std::string processor_name() {
     std::ifstream info("/proc/cpuinfo");
     for (std::string line; std::getline(info, line);) {
-        if (line.starts_with("model name") || line.starts_with("flags")) return line;
+        if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
     }
-    return "unknown";
+    return "unknown processor";
 }
-
-}  // namespace
 
 CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_rows,
                        int32_t max_context, std::span<const int32_t> tail) {

@@ -187,10 +187,6 @@ Delta Engine::poll(RequestId id) {
     return delta;
 }
 
-RequestId Engine::request_of(const BatchEntry& entry) const {
-    return planned_[static_cast<size_t>(&entry - batch_->entries.data())]->id;
-}
-
 int32_t Engine::running() const {
     return static_cast<int32_t>(std::count_if(running_.begin(), running_.end(),
                                               [](const Session* each) { return each != nullptr; }));
@@ -240,7 +236,8 @@ void Engine::refine_cost(const RoundStats& stats) {
     const double overhead = stats.total_s - stats.verify_s;
     // A short memory: overheads follow the drafter and the batch.
     batch_->overhead_s += 0.1 * (overhead - batch_->overhead_s);
-    if (!cost_.has_value()) return;
+    // Prompt rows skip the head: such a round says little about the cost of verification.
+    if (!cost_.has_value() || stats.prefill_rows > 0) return;
     double context = 0;
     for (const AttnSegment& segment : batch_->segments) {
         context += static_cast<double>(segment.context.size()) * segment.rows;

@@ -56,8 +56,6 @@ class Engine {
     const Tokenizer& tokenizer() const { return *tokenizer_; }
     /// Trees and accepted paths of the last round.
     Batch& last_batch() { return *batch_; }
-    RequestId request_of(const BatchEntry& entry) const;
-    int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
     int32_t running() const;
     /// Measures the cost table now (or reads it from the cache) if that did not happen yet.
     const CostTable& cost();

@@ -85,8 +85,8 @@ double tree_stage(Batch& batch, CostTable& cost) {
 }
 
 void pack_stage(Batch& batch) {
-    for (std::vector<int32_t>* list : {&batch.tokens, &batch.positions, &batch.slots,
-                                       &batch.logit_rows, &batch.first_row, &batch.first_logit}) {
+    for (std::vector<int32_t>* list :
+         {&batch.tokens, &batch.positions, &batch.slots, &batch.logit_rows, &batch.first_logit}) {
         list->clear();
     }
     batch.segments.clear();
@@ -94,7 +94,6 @@ void pack_stage(Batch& batch) {
         const BatchEntry& entry = batch.entries[i];
         const auto first = static_cast<int32_t>(batch.tokens.size());
         const auto context = static_cast<size_t>(entry.context);
-        batch.first_row.push_back(first);
         batch.first_logit.push_back(static_cast<int32_t>(batch.logit_rows.size()));
         AttnSegment segment{.first_row = first, .context = entry.table.first(context)};
         if (decodes(entry)) {
