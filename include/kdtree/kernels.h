@@ -1,0 +1,231 @@
+/* kdtree/kernels.h: the tree-verify kernels for other hosts (SGLang, a server of your own, tests).
+ *
+ * C ABI of libkdtree_kernels.so: plain structs, plain device pointers, a CUDA stream. Nothing here
+ * allocates device memory, synchronises or reads device memory from the host, so every call but the
+ * size queries may be captured in a CUDA graph; what changes between replays (context lengths, tree
+ * sizes, slots, masks) lives in device memory.
+ *
+ * The work of one verify step:
+ *   1. once, ahead:    kdt_attn_workspace_bytes() for the largest step, allocate that much.
+ *   2. once a step:    kdt_attn_plan(): cuts the step's attention into work units, on the device.
+ *   3. for each layer: kdt_rope_append(), then kdt_attn_verify_mla() or kdt_attn_verify_gqa().
+ *   4. after acceptance: kdt_kv_move() of the accepted rows, all layers at once.
+ *
+ * Errors: every function returns a kdt_status; kdt_last_error() says what was wrong, with the
+ * offending value, for the calling thread. After a status other than KDT_OK nothing was launched.
+ * Contents of device arrays cannot be checked at launch; what they must satisfy stands beside them.
+ *
+ * Structs grow at their end only: set struct_bytes = sizeof(the struct), zero the rest first.
+ */
+#ifndef KDTREE_KERNELS_H
+#define KDTREE_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define KDT_API __attribute__((visibility("default")))
+#else
+#define KDT_API
+#endif
+
+#define KDT_KERNELS_ABI 1
+
+typedef enum kdt_status {
+    KDT_OK = 0,
+    KDT_INVALID = 1,     /* an argument is wrong: see kdt_last_error() */
+    KDT_UNSUPPORTED = 2, /* a valid request that no kernel of this build or device serves */
+    KDT_CUDA_ERROR = 3   /* the CUDA runtime said no: see kdt_last_error() */
+} kdt_status;
+
+/* cudaStream_t without cuda_runtime.h. */
+typedef struct CUstream_st* kdt_stream;
+
+/* The message of this thread's last failed call; "" if none failed. Valid until the next call. */
+KDT_API const char* kdt_last_error(void);
+/* KDT_KERNELS_ABI of the library that was loaded. */
+KDT_API int32_t kdt_kernels_abi(void);
+/* "0.1.0 (commit)". */
+KDT_API const char* kdt_kernels_version(void);
+
+/* ---- shapes --------------------------------------------------------------------------------- */
+
+typedef enum kdt_attn_kind {
+    KDT_ATTN_MLA = 0, /* absorbed multi-head latent attention: one latent row of 512 + 64 (rope)
+                         values a token is K, its first 512 values are V */
+    KDT_ATTN_GQA = 1
+} kdt_attn_kind;
+
+typedef enum kdt_kv_format {
+    KDT_KV_BF16 = 0,
+    KDT_KV_FP8 = 1,       /* e4m3, one float scale for K and one for V (MLA: one for the row) */
+    KDT_KV_FP8_MLA656 = 2 /* MLA only, FlashMLA's layout: 512 e4m3, 4 float scales (of 128 values
+                             each), 64 bf16 rope values: 656 bytes a token */
+} kdt_kv_format;
+
+typedef enum kdt_attn_mode {
+    KDT_ATTN_FAST = 0,
+    KDT_ATTN_DETERMINISTIC = 1 /* a node's output is a function of its path alone: not of the tree,
+                                  the batch, the page layout or the device's multiprocessor count */
+} kdt_attn_mode;
+
+typedef enum kdt_attn_path {
+    KDT_PATH_AUTO = 0,
+    KDT_PATH_WGMMA = 1,   /* sm_90a */
+    KDT_PATH_MMA_SYNC = 2 /* sm_120a and sm_90a */
+} kdt_attn_path;
+
+/* What is fixed when a model is loaded. */
+typedef struct kdt_attn_shape {
+    uint32_t struct_bytes;
+    int32_t kind;           /* kdt_attn_kind */
+    int32_t heads;          /* query heads on this rank, 1..128 */
+    int32_t kv_heads;       /* MLA: 1; GQA: divides heads, heads / kv_heads <= 16 */
+    int32_t head_dim;       /* MLA: 576; GQA: 64, 96, 128 or 256 */
+    int32_t kv_format;      /* kdt_kv_format */
+    int32_t mode;           /* kdt_attn_mode */
+    int32_t path;           /* kdt_attn_path */
+    int32_t max_depth;      /* deterministic mode: no node is deeper than this, 0..64; the outputs
+                               of two calls agree only under the same max_depth. Else ignored */
+    int32_t sliding_window; /* GQA: a node at position p sees keys at positions > p - window;
+                               0: all */
+    int32_t splits;         /* 0: planned; n >= 1: cut every request's keys into n parts (clamped to
+                               its 64-key tiles and the workspace). For tuning */
+} kdt_attn_shape;
+
+/* The requests of one step. All pointers are device memory. Request r has the tree nodes
+ * [node_start[r], node_start[r + 1]) and context[r] committed tokens, whose K/V rows are found
+ * through the page table; node i's own K/V row is in slot tail_slots[i]. */
+typedef struct kdt_attn_batch {
+    uint32_t struct_bytes;
+    int32_t requests;           /* 1..64 */
+    int32_t max_nodes;          /* node_start[requests] at most; fixes the grid and the workspace */
+    int32_t max_context;        /* context[r] at most, 0..262144 */
+    int32_t page_size;          /* tokens a page: 1, 16, 32 or 64 */
+    const int32_t* context;     /* [requests] */
+    const int32_t* node_start;  /* [requests + 1], ascending from 0; at most 128 nodes a request */
+    const int32_t* tail_slots;  /* [nodes] slot of each node's K/V row */
+    const uint64_t* ancestors;  /* [nodes, 2] bit a: node a of the same request is this node (always
+                                   set) or an ancestor of it */
+    const int32_t* depth;       /* [nodes] tree depth, the root 0. Needed in deterministic mode and
+                                   with a sliding window; else may be NULL */
+    const int32_t* pages;       /* page ids; page j of request r is pages[start(r) + j], slot of
+                                   position p: page * page_size + p % page_size */
+    const int64_t* pages_start; /* [requests] start(r); NULL: start(r) = r * pages_stride */
+    int64_t pages_stride;
+} kdt_attn_batch;
+
+/* ---- attention ------------------------------------------------------------------------------ */
+
+/* Bytes of device memory that plan and verify need between them for steps of up to `requests`
+ * requests, `max_nodes` nodes in all and `max_context` context tokens a request on the current
+ * device. Reused from layer to layer and from step to step; 256-byte aligned; no initial contents.
+ */
+KDT_API kdt_status kdt_attn_workspace_bytes(const kdt_attn_shape* shape, int32_t requests,
+                                            int32_t max_nodes, int32_t max_context, size_t* bytes);
+
+/* Plans one step into the workspace. Launch once a step, before the layers; the layers of the step
+ * pass the same shape, batch and workspace. */
+KDT_API kdt_status kdt_attn_plan(const kdt_attn_shape* shape, const kdt_attn_batch* batch,
+                                 void* workspace, size_t workspace_bytes, kdt_stream stream);
+
+typedef struct kdt_attn_mla_tensors {
+    uint32_t struct_bytes;
+    float scale;          /* of the scores */
+    float logit_cap;      /* 0: none; c: score = c * tanh(score * scale / c) */
+    float kv_scale;       /* KDT_KV_FP8: value = e4m3 * kv_scale; else ignored */
+    const void* q_latent; /* bf16 [nodes, heads, 512], absorbed query */
+    const void* q_rope;   /* bf16 [nodes, heads, 64] */
+    int64_t q_latent_node_stride, q_latent_head_stride; /* in values; multiples of 8 */
+    int64_t q_rope_node_stride, q_rope_head_stride;
+    const void* kv;         /* [slots, 576] bf16 or e4m3, or [slots, 656] bytes */
+    int64_t kv_slot_stride; /* in values (KDT_KV_FP8_MLA656: bytes); a multiple of 16 bytes */
+    void* out;              /* bf16 [nodes, heads, 512] */
+    float* lse;             /* [nodes, heads] natural log of the sum of exp(score); NULL: not
+                               wanted. A node that sees no key: out 0, lse -inf */
+} kdt_attn_mla_tensors;
+
+/* out = softmax(scale * q . k) v over the context and each node's ancestors. Two launches. */
+KDT_API kdt_status kdt_attn_verify_mla(const kdt_attn_shape* shape, const kdt_attn_batch* batch,
+                                       const kdt_attn_mla_tensors* tensors, void* workspace,
+                                       size_t workspace_bytes, kdt_stream stream);
+
+typedef struct kdt_attn_gqa_tensors {
+    uint32_t struct_bytes;
+    float scale;
+    float logit_cap;
+    float k_scale, v_scale;               /* KDT_KV_FP8; else ignored */
+    const void* q;                        /* bf16 [nodes, heads, head_dim] */
+    int64_t q_node_stride, q_head_stride; /* in values; multiples of 8 */
+    const void* k;                        /* [slots, kv_heads, head_dim] bf16 or e4m3 */
+    const void* v;
+    int64_t kv_slot_stride, kv_head_stride; /* in values, of K and V alike; multiples of 16 bytes */
+    void* out;                              /* bf16 [nodes, heads, head_dim] */
+    float* lse;                             /* [nodes, heads] or NULL */
+} kdt_attn_gqa_tensors;
+
+KDT_API kdt_status kdt_attn_verify_gqa(const kdt_attn_shape* shape, const kdt_attn_batch* batch,
+                                       const kdt_attn_gqa_tensors* tensors, void* workspace,
+                                       size_t workspace_bytes, kdt_stream stream);
+
+/* ---- new rows and accepted rows ------------------------------------------------------------- */
+
+typedef enum kdt_rope_pairing {
+    KDT_ROPE_ADJACENT = 0, /* (2i, 2i + 1) rotate together */
+    KDT_ROPE_HALF = 1      /* (i, i + rotated / 2) */
+} kdt_rope_pairing;
+
+/* Rotates the rope part of Q in place and writes the new rows into the paged cache.
+ * GQA: K and V rows [rows, kv_heads, head_dim]; MLA: latent rows [rows, 512] and rope keys
+ * [rows, 64], of which only the rope key rotates. */
+typedef struct kdt_rope_append_params {
+    uint32_t struct_bytes;
+    int32_t kind;      /* kdt_attn_kind */
+    int32_t kv_format; /* kdt_kv_format */
+    int32_t rows;      /* rows to write, 0..65536 */
+    int32_t heads, kv_heads, head_dim;
+    int32_t rotated; /* leading values of a head (MLA: of the 64 rope values) that rotate, even */
+    int32_t pairing; /* kdt_rope_pairing */
+    const int32_t* row_count; /* [1] device: rows that are real, at most `rows`; NULL: all */
+    const int32_t* positions; /* [rows] context + depth */
+    const int32_t* slots; /* [rows] distinct; negative: the row is padding, nothing is written */
+    const float* inverse_frequency; /* [rotated / 2] */
+    float attention_factor;         /* scales cos and sin (yarn); 1 without */
+    void* q;                        /* bf16, rotated in place: GQA [rows, heads, head_dim], MLA the
+                                       q_rope part [rows, heads, 64] */
+    int64_t q_row_stride, q_head_stride;
+    const void* k; /* bf16 [rows, kv_heads, head_dim]; MLA: latent [rows, 512] */
+    const void* v; /* bf16 [rows, kv_heads, head_dim]; MLA: rope key [rows, 64] */
+    int64_t k_row_stride, v_row_stride; /* in values, multiples of 8 */
+    float k_scale, v_scale; /* KDT_KV_FP8: stored = value / scale (MLA: k_scale); else ignored */
+    void* k_cache;          /* as in kdt_attn_*_tensors; MLA: the latent cache */
+    void* v_cache;          /* GQA only */
+    int64_t kv_slot_stride, kv_head_stride;
+} kdt_rope_append_params;
+
+KDT_API kdt_status kdt_rope_append(const kdt_rope_append_params* params, kdt_stream stream);
+
+/* Copies rows between slots in several buffers (all layers, K and V, target and drafter) in one
+ * launch. All reads of a buffer happen before its writes, so a slot may stand in both lists. */
+typedef struct kdt_kv_move_params {
+    uint32_t struct_bytes;
+    int32_t buffers;           /* 1.. */
+    int32_t max_moves;         /* 0..1024 */
+    int32_t row_bytes;         /* bytes copied of each row, a multiple of 16 */
+    int64_t slot_stride_bytes; /* a multiple of 16 */
+    void* const* buffer;       /* device [buffers] base pointers, 16-byte aligned */
+    const int32_t* move_count; /* device [1]; NULL: max_moves */
+    const int32_t* from;       /* device [max_moves] */
+    const int32_t* to;         /* device [max_moves] distinct */
+} kdt_kv_move_params;
+
+KDT_API kdt_status kdt_kv_move(const kdt_kv_move_params* params, kdt_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

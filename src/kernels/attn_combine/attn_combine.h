@@ -1,0 +1,25 @@
+// attn_combine: merges the partial results of row tiles whose keys were split, in order.
+//
+//   lse = log2(sum_s exp2(lse_s)),  out = sum_s exp2(lse_s - lse) out_s
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/attn_plan/attn_batch.cuh"
+
+namespace kd {
+
+struct AttnCombineParams {
+    AttnBatchView batch;
+    AttnWorkspace workspace;
+    int32_t heads;
+    int32_t kv_heads;
+    int32_t value_dim;  // 64, 96, 128, 256 or 512
+    int32_t max_nodes;
+    void* out;   // bf16 [nodes, heads, value_dim]
+    float* lse;  // [nodes, heads] natural, or null
+};
+
+cudaError_t attn_combine(const AttnCombineParams& params, cudaStream_t stream);
+
+}  // namespace kd

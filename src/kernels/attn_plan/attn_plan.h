@@ -1,0 +1,98 @@
+// attn_plan: cuts one step's tree-verify attention into work units, on the device, once a step.
+//
+// Rows of a request are packed node by node, head by head: row = node * group + head in group
+// (group = heads / kv_heads; MLA has one latent head, so group = heads). A row tile is up to
+// kTileRows consecutive rows of one request and K/V head. Keys of a request are its context
+// positions followed by its tree nodes: key k < context is position k, key context + i is node i.
+// A work unit is a row tile and a range of whole kTileKeys-key tiles; the tail's mask is tested
+// only in tiles that reach beyond the context.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kdtree/kernels.h"
+
+namespace kd {
+
+inline constexpr int32_t kTileRows = 64;
+inline constexpr int32_t kTileKeys = 64;
+
+/// What one thread block works on at a time. Three kinds:
+///   fast mode:           segment_keys 0, path_node -1: keys are the request's, key k < context a
+///                        position, key context + i node i, seen as the ancestor words say;
+///   deterministic prefix: segment_keys > 0: whole tiles of context positions; a row sees position
+///   k
+///                        if k < boundary(its position) and segment(its boundary) is segment_keys;
+///   deterministic path:  path_node >= 0: the rows are this node's alone; keys are the positions
+///                        [boundary(p), p] of its path, all visible; slots from path_slots.
+struct alignas(16) WorkUnit {
+    int32_t request;
+    int32_t kv_head;
+    int32_t row_begin;  // first row in the request
+    int32_t rows;       // 1..kTileRows
+    int32_t key_begin;  // a multiple of kTileKeys
+    int32_t key_end;    // > key_begin
+    int32_t partial;    // partial result it writes; -1: it alone has all keys and writes the output
+    int32_t segment_keys;
+    int32_t path_node;  // index in the request
+    int32_t unused[3];
+};
+static_assert(sizeof(WorkUnit) == 48);
+
+/// A row tile whose keys were split: attn_combine merges the partials [first_partial,
+/// first_partial + partials) in order, then, in deterministic mode, the one of each row's path:
+/// path_partial + (node * kv_heads + kv_head) * ceil(group / kTileRows) + head_in_group /
+/// kTileRows, whose row is head_in_group % kTileRows.
+struct alignas(32) RowTile {
+    int32_t request;
+    int32_t kv_head;
+    int32_t row_begin;
+    int32_t rows;
+    int32_t first_partial;
+    int32_t partials;
+    int32_t path_partial;  // of the request; -1: fast mode
+    int32_t unused;
+};
+static_assert(sizeof(RowTile) == 32);
+
+/// Deterministic mode: keys below this position are taken in whole tiles for a node at `position`.
+/// Never beyond the context, because no node is deeper than max_depth.
+constexpr int32_t path_boundary(int32_t position, int32_t max_depth) {
+    const int32_t keys = position - max_depth;
+    return keys > 0 ? keys / kTileKeys * kTileKeys : 0;
+}
+/// Deterministic mode: keys a prefix unit has for a row of this boundary; a power of two, and a
+/// function of the boundary alone. At most 128 segments a row, 64 or more from 8192 keys on.
+constexpr int32_t path_segment(int32_t boundary) {
+    int32_t segment = kTileKeys;
+    while (segment * 128 < boundary) segment *= 2;
+    return segment;
+}
+
+/// Counts that the planner wrote.
+struct PlanHeader {
+    int32_t units;
+    int32_t row_tiles;  // split ones only
+    int32_t partials;
+    int32_t reserved[5];
+};
+
+/// Where everything lies in the workspace; a function of the capacities alone.
+struct AttnWorkspace {
+    PlanHeader* header = nullptr;
+    WorkUnit* units = nullptr;      // [unit_capacity]
+    RowTile* row_tiles = nullptr;   // [row_tile_capacity]
+    int32_t* path_slots = nullptr;  // [max_nodes, path_capacity] deterministic mode: slots of the
+                                    // keys from the node's own boundary to itself, in path order
+    float* partial_lse = nullptr;   // [partial_capacity, kTileRows] base-2 log of the sum of
+                                    // exp2; -inf: the row saw no key
+    void* partial_out = nullptr;    // bf16 [partial_capacity, kTileRows, value_dim], normalised
+    int32_t unit_capacity = 0;
+    int32_t row_tile_capacity = 0;
+    int32_t partial_capacity = 0;
+    int32_t path_capacity = 0;  // max_depth + kTileKeys + 1
+    size_t bytes = 0;
+};
+
+}  // namespace kd
