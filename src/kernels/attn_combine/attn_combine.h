@@ -16,10 +16,14 @@ struct AttnCombineParams {
     int32_t kv_heads;
     int32_t value_dim;  // 64, 96, 128, 256 or 512
     int32_t max_nodes;
+    int32_t multiprocessors;
     void* out;   // bf16 [nodes, heads, value_dim]
     float* lse;  // [nodes, heads] natural, or null
 };
 
+/// Launched with programmatic stream serialization, directly after the attention kernel whose
+/// partials it merges; the plan is read before that one has finished. No row tile was split:
+/// nothing is written.
 cudaError_t attn_combine(const AttnCombineParams& params, cudaStream_t stream);
 
 }  // namespace kd

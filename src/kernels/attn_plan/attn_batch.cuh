@@ -43,6 +43,15 @@ struct AttnRequest {
           tail_slots(batch.tail_slots + first_node),
           ancestors(batch.ancestors + 2 * int64_t{first_node}) {}
 
+    __device__ AttnRequest(const AttnBatchView& batch, const WorkUnit& unit)
+        : context(unit.context),
+          nodes(unit.nodes),
+          first_node(unit.first_node),
+          page_shift(batch.page_shift),
+          pages(batch.pages + unit.pages_begin),
+          tail_slots(batch.tail_slots + unit.first_node),
+          ancestors(batch.ancestors + 2 * int64_t{unit.first_node}) {}
+
     __device__ int32_t keys() const { return context + nodes; }
 
     /// Slot of key `key` < keys(): a context position, or node key - context.
@@ -74,7 +83,9 @@ struct RowVisibility {
         const int64_t at = int64_t{request.first_node} + node;
         const bool positions = unit.segment_keys > 0 || batch.sliding_window > 0;
         const int32_t position = positions ? context + batch.depth[at] : 0;
-        if (batch.sliding_window > 0) first = max(0, position - batch.sliding_window + 1);
+        if (batch.sliding_window > 0 && position >= batch.sliding_window) {
+            first = position - batch.sliding_window + 1;
+        }
         if (unit.path_node >= 0) {
             limit = unit.key_end;
             context = unit.key_end;
@@ -87,8 +98,12 @@ struct RowVisibility {
             ancestors[1] = request.ancestors[2 * node + 1];
             if (first > context) {  // a window shorter than the path: its oldest nodes are out
                 for (int32_t i = 0; i < request.nodes; ++i) {
-                    if (batch.depth[request.first_node + i] + context < first)
-                        ancestors[i / 64] &= ~(uint64_t{1} << (i % 64));
+                    if (batch.depth[request.first_node + i] + context >= first) continue;
+                    const uint64_t others = ~(uint64_t{1} << (i % 64));
+                    if (i < 64)
+                        ancestors[0] &= others;
+                    else
+                        ancestors[1] &= others;
                 }
                 first = context;
             }
@@ -98,7 +113,8 @@ struct RowVisibility {
     __device__ __forceinline__ bool sees(int32_t key) const {
         if (key < limit) return key >= first;
         const uint32_t node = static_cast<uint32_t>(key - context);
-        return node < 128 && (ancestors[node / 64] >> (node % 64) & 1) != 0;
+        // Both words stay in registers: no array is indexed at run time.
+        return node < 128 && ((node < 64 ? ancestors[0] : ancestors[1]) >> (node % 64) & 1) != 0;
     }
 };
 

@@ -26,7 +26,7 @@ inline constexpr int32_t kTileKeys = 64;
 ///                        if k < boundary(its position) and segment(its boundary) is segment_keys;
 ///   deterministic path:  path_node >= 0: the rows are this node's alone; keys are the positions
 ///                        [boundary(p), p] of its path, all visible; slots from path_slots.
-struct alignas(16) WorkUnit {
+struct alignas(64) WorkUnit {
     int32_t request;
     int32_t kv_head;
     int32_t row_begin;  // first row in the request
@@ -36,14 +36,20 @@ struct alignas(16) WorkUnit {
     int32_t partial;    // partial result it writes; -1: it alone has all keys and writes the output
     int32_t segment_keys;
     int32_t path_node;  // index in the request
-    int32_t unused[3];
+    // Facts of the request, so that a block that has its unit needs no second look-up.
+    int32_t context;
+    int32_t nodes;
+    int32_t first_node;
+    int64_t pages_begin;  // of the request's entries in the page table
+    int64_t unused;
 };
-static_assert(sizeof(WorkUnit) == 48);
+static_assert(sizeof(WorkUnit) == 64);
 
 /// A row tile whose keys were split: attn_combine merges the partials [first_partial,
 /// first_partial + partials) in order, then, in deterministic mode, the one of each row's path:
 /// path_partial + (node * kv_heads + kv_head) * ceil(group / kTileRows) + head_in_group /
-/// kTileRows, whose row is head_in_group % kTileRows.
+/// kTileRows, whose row is head_in_group % kTileRows. How the order is cut into chunks that are
+/// merged side by side: attn_merge.h.
 struct alignas(32) RowTile {
     int32_t request;
     int32_t kv_head;
@@ -52,7 +58,8 @@ struct alignas(32) RowTile {
     int32_t first_partial;
     int32_t partials;
     int32_t path_partial;  // of the request; -1: fast mode
-    int32_t unused;
+    uint16_t first_class;  // partials of the first segment class; fast mode: all
+    uint8_t phase[2];      // of each class: index of its first segment modulo kMergeChunk
 };
 static_assert(sizeof(RowTile) == 32);
 
@@ -75,7 +82,8 @@ struct PlanHeader {
     int32_t units;
     int32_t row_tiles;  // split ones only
     int32_t partials;
-    int32_t reserved[5];
+    int32_t most_chunks;  // merge chunks of one row tile, the most of the step
+    int32_t reserved[4];
 };
 
 /// Where everything lies in the workspace; a function of the capacities alone.

@@ -57,6 +57,21 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
         : "memory");
 }
 
+/// Whether the phase of parity `parity` has completed.
+__device__ __forceinline__ bool mbarrier_done(uint32_t barrier, uint32_t parity) {
+    uint32_t done;
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, done;\n"
+        "}\n"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return done != 0;
+}
+
 // ---- copies -----------------------------------------------------------------------------------
 
 /// 16 bytes from global to shared memory, past L1; zeros where !valid (then nothing is read).
@@ -74,6 +89,15 @@ __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// Asks L2 for `bytes` (a multiple of 16) from the 16-byte-aligned address `from`.
+__device__ __forceinline__ void prefetch_l2(const void* from, uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void store_shared(uint32_t to, uint32_t word) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+
 /// Orders this thread's ordinary shared-memory accesses against the asynchronous units (wgmma,
 /// bulk copies), both ways.
 __device__ __forceinline__ void fence_async_proxy() {
@@ -83,6 +107,22 @@ __device__ __forceinline__ void fence_async_proxy() {
 /// Barrier `id` (1..15) over `threads` threads of the block.
 __device__ __forceinline__ void named_barrier_sync(int32_t id, int32_t threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// The same, and whether `predicate` holds in all of them.
+__device__ __forceinline__ bool named_barrier_all(int32_t id, int32_t threads, bool predicate) {
+    uint32_t all;
+    asm volatile(
+        "{\n"
+        ".reg .pred mine, all;\n"
+        "setp.ne.u32 mine, %3, 0;\n"
+        "barrier.cta.red.and.pred all, %1, %2, mine;\n"
+        "selp.u32 %0, 1, 0, all;\n"
+        "}\n"
+        : "=r"(all)
+        : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(predicate))
+        : "memory");
+    return all != 0;
 }
 
 // ---- registers --------------------------------------------------------------------------------

@@ -1,0 +1,90 @@
+"""Finds and loads libkdtree_kernels.so; turns its statuses into KernelError."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+from functools import cache
+from pathlib import Path
+
+from kdtree import _structs
+from kdtree._structs import Status
+
+NAME = "libkdtree_kernels.so"
+PATH_VARIABLE = "KDTREE_LIBRARY_PATH"
+
+
+class KernelError(RuntimeError):
+    """The library is missing, unfit, or refused a call; `status` is its Status, if it gave one."""
+
+    def __init__(self, message: str, status: Status | None = None):
+        super().__init__(message)
+        self.status = status
+
+
+def _from_variable(value: str) -> Path:
+    """KDTREE_LIBRARY_PATH names the library or its folder. Where it is set, nothing else is tried:
+    a wrong path must not end in another build of the library."""
+    path = Path(value)
+    if path.is_dir():
+        path = path / NAME
+    if not path.is_file():
+        raise KernelError(f"{PATH_VARIABLE}={value}: there is no {path}")
+    return path
+
+
+def _candidates() -> list[str]:
+    """What to hand to dlopen, in this order."""
+    value = os.environ.get(PATH_VARIABLE)
+    if value:
+        return [str(_from_variable(value))]
+    found = [str(path) for path in [Path(__file__).resolve().parent / NAME] if path.is_file()]
+    system = ctypes.util.find_library("kdtree_kernels")
+    return found + [NAME] + ([system] if system else [])
+
+
+@cache
+def load() -> ctypes.CDLL:
+    """The library, loaded at the first call."""
+    failures = []
+    for candidate in _candidates():
+        try:
+            library = ctypes.CDLL(candidate)
+        except OSError as error:
+            failures.append(f"{candidate}: {error}")
+            continue
+        return _checked(library, candidate)
+    raise KernelError(
+        f"{NAME} cannot be loaded. Looked in {PATH_VARIABLE} (unset or empty: the library or its "
+        f"folder), beside the package ({Path(__file__).resolve().parent}) and in the system's "
+        "library path; tried " + "; ".join(failures)
+    )
+
+
+def _checked(library: ctypes.CDLL, origin: str) -> ctypes.CDLL:
+    try:
+        _structs.declare(library)
+    except AttributeError as error:
+        raise KernelError(f"{origin} is not the kernel library: {error}") from error
+    abi = library.kdt_kernels_abi()
+    if abi != _structs.ABI:
+        raise KernelError(f"{origin} has ABI {abi}, this package is for ABI {_structs.ABI}")
+    return library
+
+
+def call(function: str, *arguments) -> None:
+    """Calls a function that returns a kdt_status."""
+    library = load()
+    status = getattr(library, function)(*arguments)
+    if status != Status.OK:
+        message = (library.kdt_last_error() or b"").decode(errors="replace")
+        known = status in list(Status)
+        raise KernelError(
+            f"{function}: {message or 'no message'}", Status(status) if known else None
+        )
+
+
+def version() -> str:
+    """Version and commit of the library that was loaded."""
+    return load().kdt_kernels_version().decode()

@@ -1,0 +1,196 @@
+#include "kernels/attn_plan/attn_plan_cuda.h"
+
+namespace kd {
+
+namespace {
+
+constexpr int32_t kPlanThreads = kMostSplits;  // one candidate a thread
+constexpr int32_t kPathThreads = 256;          // one node a warp
+constexpr int32_t kMostRequests = 64;
+constexpr int32_t kMostDepth = 64;
+constexpr uint32_t kWholeWarp = 0xffffffff;
+static_assert(kNeverNs < (int64_t{1} << 54), "a score and 9 bits of candidate fit 63 bits");
+static_assert(kMostSplits <= 512);
+
+/// The request that entry `index` of the step's units (or row tiles, ...) belongs to; first[r] is
+/// where request r's begin.
+template <int32_t PlanCounts::*kCount>
+__device__ int32_t request_of(const PlanCounts* first, int32_t requests, int32_t index) {
+    int32_t low = 0;
+    int32_t high = requests - 1;
+    while (low < high) {
+        const int32_t middle = (low + high + 1) / 2;
+        if (first[middle].*kCount <= index) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return low;
+}
+
+// One block. Lengths, one request a warp; then the cut, one candidate a thread; then the lists.
+__global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams params) {
+    __shared__ PlanRequest s_request[kMostRequests];
+    __shared__ PlanCounts s_counts[kMostRequests];
+    __shared__ PlanCounts s_first[kMostRequests + 1];
+    __shared__ int32_t s_most_tiles;
+    __shared__ int32_t s_most_chunks;
+    __shared__ unsigned long long s_best;
+
+    const AttnBatchView& batch = params.batch;
+    const PlanShape& shape = params.shape;
+    const AttnWorkspace& workspace = params.workspace;
+    const int32_t thread = static_cast<int32_t>(threadIdx.x);
+    const int32_t lane = thread % 32;
+    if (thread == 0) {
+        s_most_tiles = 0;
+        s_most_chunks = 0;
+        s_best = ~0ull;
+    }
+    __syncthreads();
+
+    for (int32_t r = thread / 32; r < batch.requests; r += kPlanThreads / 32) {
+        const int32_t first_node = batch.node_start[r];
+        const int32_t nodes = batch.node_start[r + 1] - first_node;
+        const int32_t context = batch.context[r];
+        int32_t least = kMostDepth;
+        int32_t most = 0;
+        if (shape.deterministic) {
+            for (int32_t i = lane; i < nodes; i += 32) {
+                const int32_t depth = batch.depth[first_node + i];
+                least = min(least, depth);
+                most = max(most, depth);
+            }
+            least = __reduce_min_sync(kWholeWarp, least);
+            most = __reduce_max_sync(kWholeWarp, most);
+        }
+        if (lane == 0) {
+            const int64_t pages_begin =
+                batch.pages_start != nullptr ? batch.pages_start[r] : r * batch.pages_stride;
+            s_request[r] =
+                plan_request(shape, {context, nodes, first_node, pages_begin}, least, most);
+            atomicMax(&s_most_tiles, s_request[r].tiles);
+        }
+    }
+    __syncthreads();
+
+    int32_t choice = 1;
+    if (!shape.deterministic) {
+        // The least (score, candidate): each warp's, then the block's.
+        const int64_t score =
+            plan_score(shape, s_request, batch.requests, s_most_tiles, thread + 1);
+        unsigned long long key = static_cast<unsigned long long>(score) * kMostSplits +
+                                 static_cast<unsigned long long>(thread);
+        for (int32_t step = 16; step > 0; step /= 2) {
+            key = min(key, __shfl_xor_sync(kWholeWarp, key, step));
+        }
+        if (lane == 0) atomicMin(&s_best, key);
+        __syncthreads();
+        const int32_t parts = static_cast<int32_t>(s_best % kMostSplits) + 1;
+        choice = plan_choice(shape, s_most_tiles, parts);
+    }
+
+    if (thread < batch.requests) s_counts[thread] = plan_counts(shape, s_request[thread], choice);
+    __syncthreads();
+    if (thread <= batch.requests) {
+        PlanCounts first{};
+        for (int32_t r = 0; r < thread; ++r) first = counts_sum(first, s_counts[r]);
+        s_first[thread] = first;
+    }
+    __syncthreads();
+    const PlanCounts total = s_first[batch.requests];
+    const int32_t units = total.units + total.path_units;
+    const int32_t partials = total.partials + total.path_units;
+    // A step beyond the capacities breaks the contract: it gets an empty plan, nothing overruns.
+    const bool fits = units <= workspace.unit_capacity && partials <= workspace.partial_capacity &&
+                      total.row_tiles <= workspace.row_tile_capacity;
+
+    for (int32_t u = thread; fits && u < units; u += kPlanThreads) {
+        if (u < total.units) {
+            const int32_t r = request_of<&PlanCounts::units>(s_first, batch.requests, u);
+            workspace.units[u] =
+                plan_unit(shape, s_request[r], r, s_first[r], choice, u - s_first[r].units);
+        } else {
+            const int32_t path = u - total.units;
+            const int32_t r = request_of<&PlanCounts::path_units>(s_first, batch.requests, path);
+            const int32_t index = path - s_first[r].path_units;
+            const int32_t node = batch.node_start[r] + index / path_units_of_node(shape);
+            workspace.units[u] =
+                plan_path_unit(shape, s_request[r], r, total.partials + s_first[r].path_units,
+                               index, s_request[r].context + batch.depth[node]);
+        }
+    }
+    int32_t most_chunks = 0;
+    for (int32_t t = thread; fits && t < total.row_tiles; t += kPlanThreads) {
+        const int32_t r = request_of<&PlanCounts::row_tiles>(s_first, batch.requests, t);
+        const int32_t path = shape.deterministic ? total.partials + s_first[r].path_units : -1;
+        const RowTile tile = plan_row_tile(shape, s_request[r], r, s_first[r], choice, path,
+                                           t - s_first[r].row_tiles);
+        workspace.row_tiles[t] = tile;
+        most_chunks = max(most_chunks, merge_chunks(tile) + (path >= 0 ? 1 : 0));
+    }
+    if (most_chunks > 0) atomicMax(&s_most_chunks, most_chunks);
+    __syncthreads();
+    if (thread == 0) {
+        *workspace.header = {.units = fits ? units : 0,
+                             .row_tiles = fits ? total.row_tiles : 0,
+                             .partials = fits ? partials : 0,
+                             .most_chunks = s_most_chunks,
+                             .reserved = {}};
+    }
+}
+
+// Deterministic mode: the slots of each node's keys from its boundary to itself. A warp takes one
+// node, grid ceil(max_nodes / warps of a block).
+__global__ void __launch_bounds__(kPathThreads) attn_plan_path_kernel(AttnPlanParams params) {
+    const AttnBatchView& batch = params.batch;
+    const int32_t capacity = params.workspace.path_capacity;
+    const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+    const int32_t node =
+        (static_cast<int32_t>(blockIdx.x * kPathThreads) + static_cast<int32_t>(threadIdx.x)) / 32;
+    int32_t r = 0;  // requests that end at or before this node
+    for (int32_t i = 0; i < batch.requests; i += 32) {
+        const bool before = i + lane < batch.requests && batch.node_start[i + lane + 1] <= node;
+        r += __popc(__ballot_sync(kWholeWarp, before));
+    }
+    if (r == batch.requests || node >= params.max_nodes) return;
+
+    const AttnRequest request(batch, r);
+    const int32_t index = node - request.first_node;
+    const int32_t position = request.context + batch.depth[node];
+    const int32_t boundary = path_boundary(position, batch.max_depth);
+    int32_t* slots = params.workspace.path_slots + int64_t{node} * capacity;
+    const int32_t context_keys = min(request.context - boundary, capacity);
+    for (int32_t k = lane; k < context_keys; k += 32) {
+        slots[k] = static_cast<int32_t>(request.slot(boundary + k));
+    }
+    for (int32_t a = lane; a < request.nodes; a += 32) {
+        if ((request.ancestors[2 * index + a / 64] >> (a % 64) & 1) == 0) continue;
+        const int32_t k = request.context + batch.depth[request.first_node + a] - boundary;
+        if (k >= 0 && k < capacity) slots[k] = request.tail_slots[a];
+    }
+}
+
+// One thread, no work. Attention is launched with programmatic stream serialization and reads the
+// plan before its griddepcontrol.wait, that is as soon as all blocks of its direct predecessor have
+// exited, when their writes need not be visible yet. This kernel is that predecessor: launched
+// ordinarily, it starts only once the plan is complete and visible.
+__global__ void attn_plan_fence_kernel() {}
+
+}  // namespace
+
+cudaError_t attn_plan(const AttnPlanParams& params, cudaStream_t stream) {
+    attn_plan_kernel<<<1, kPlanThreads, 0, stream>>>(params);
+    cudaError_t error = cudaGetLastError();
+    if (error == cudaSuccess && params.shape.deterministic && params.max_nodes > 0) {
+        const int32_t blocks = ceil_div(params.max_nodes, kPathThreads / 32);
+        attn_plan_path_kernel<<<static_cast<uint32_t>(blocks), kPathThreads, 0, stream>>>(params);
+        error = cudaGetLastError();
+    }
+    if (error != cudaSuccess) return error;
+    attn_plan_fence_kernel<<<1, 1, 0, stream>>>();
+    return cudaGetLastError();
+}
+
+}  // namespace kd

@@ -1,0 +1,86 @@
+// Where everything lies in the workspace: one function for the size query, the plan and the layers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attn_plan/attn_plan_split.h"
+
+namespace kd {
+
+/// Partials a multiprocessor in fast mode: 4 waves of split units; 16 where splits are forced.
+inline constexpr int32_t kPartialsPerMultiprocessor = 4;
+inline constexpr int32_t kForcedPartialsPerMultiprocessor = 16;
+
+/// Row tiles of `requests` requests with `max_nodes` nodes between them, at most.
+constexpr int32_t most_row_tiles(const kdt_attn_shape& shape, int32_t requests, int32_t max_nodes) {
+    const int32_t group = shape.heads / shape.kv_heads;
+    const int32_t filled = requests < max_nodes ? requests : max_nodes;
+    return shape.kv_heads * ((max_nodes * group + (kTileRows - 1) * filled) / kTileRows);
+}
+
+/// Deterministic mode: prefix segments of one request, both classes, at most.
+constexpr int32_t most_segments(int32_t max_context) {
+    return max_context < 128 * kTileKeys + kTileKeys ? max_context / kTileKeys : 128 + 65;
+}
+
+/// The layout for steps of up to `requests` requests, `max_nodes` nodes in all and `max_context`
+/// context tokens a request; every part 256-byte aligned if `base` is.
+inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t requests,
+                                    int32_t max_nodes, int32_t max_context, int32_t multiprocessors,
+                                    void* base) {
+    AttnWorkspace workspace;
+    const int32_t row_tiles = most_row_tiles(shape, requests, max_nodes);
+    if (shape.mode == KDT_ATTN_DETERMINISTIC) {
+        const int32_t group = shape.heads / shape.kv_heads;
+        const int32_t path_units = max_nodes * shape.kv_heads * ceil_div(group, kTileRows);
+        workspace.partial_capacity = row_tiles * most_segments(max_context) + path_units;
+        workspace.unit_capacity = workspace.partial_capacity;
+        workspace.row_tile_capacity = row_tiles;
+        workspace.path_capacity = shape.max_depth + kTileKeys + 1;
+    } else {
+        const int32_t nodes = max_nodes < 128 ? max_nodes : 128;
+        const int32_t tiles = ceil_div(max_context + nodes, kTileKeys);
+        const int32_t room = multiprocessors * (shape.splits > 0 ? kForcedPartialsPerMultiprocessor
+                                                                 : kPartialsPerMultiprocessor);
+        const int64_t useful = tiles > 1 ? int64_t{row_tiles} * tiles : 0;
+        workspace.partial_capacity = useful < room ? static_cast<int32_t>(useful) : room;
+        workspace.unit_capacity = row_tiles + workspace.partial_capacity;
+        const int32_t split_tiles = workspace.partial_capacity / 2;
+        workspace.row_tile_capacity = split_tiles < row_tiles ? split_tiles : row_tiles;
+    }
+
+    size_t bytes = 0;
+    auto place = [&bytes, base]<class T>(T*& part, size_t part_bytes) {
+        part = base ? reinterpret_cast<T*>(static_cast<std::byte*>(base) + bytes) : nullptr;
+        bytes += (part_bytes + 255) / 256 * 256;
+    };
+    auto count = [](int32_t n) { return static_cast<size_t>(n); };
+    place(workspace.header, sizeof(PlanHeader));
+    place(workspace.units, count(workspace.unit_capacity) * sizeof(WorkUnit));
+    place(workspace.row_tiles, count(workspace.row_tile_capacity) * sizeof(RowTile));
+    place(workspace.path_slots,
+          count(max_nodes) * count(workspace.path_capacity) * sizeof(int32_t));
+    const size_t partial_rows = count(workspace.partial_capacity) * kTileRows;
+    place(workspace.partial_lse, partial_rows * sizeof(float));
+    std::byte* partial_out = nullptr;
+    place(partial_out, partial_rows * count(attn_value_dim(shape)) * sizeof(uint16_t));
+    workspace.partial_out = partial_out;
+    workspace.bytes = bytes;
+    return workspace;
+}
+
+constexpr PlanShape plan_shape(const kdt_attn_shape& shape, const AttnWorkspace& workspace,
+                               int32_t multiprocessors, AttnEngine engine) {
+    return {.deterministic = shape.mode == KDT_ATTN_DETERMINISTIC,
+            .kv_heads = shape.kv_heads,
+            .group = shape.heads / shape.kv_heads,
+            .sliding_window = shape.sliding_window,
+            .max_depth = shape.max_depth,
+            .splits = shape.splits,
+            .multiprocessors = multiprocessors,
+            .partial_capacity = workspace.partial_capacity,
+            .costs = attn_costs(shape, engine)};
+}
+
+}  // namespace kd

@@ -1,0 +1,80 @@
+// Index arithmetic of the GQA verify kernels: where a 16-byte chunk lies in shared memory, which
+// dimension or column a thread's fragment holds, which keys of a tile a row sees. Plain functions,
+// so that they are tested without a device.
+#pragma once
+
+#include <cstdint>
+
+namespace kd::gqa {
+
+/// 16-bit operands (Q, bf16 K and V, converted fp8 K and V): [dims / 64][rows][128 bytes], each row
+/// of 8 chunks of 16 bytes permuted by its number: the 128-byte swizzle of wgmma's descriptors,
+/// and free of bank conflicts for ldmatrix. The base is a multiple of 1024 bytes. `chunk` counts
+/// over all dims, 8 values each.
+constexpr uint32_t half_offset(int32_t rows, int32_t row, int32_t chunk) {
+    return static_cast<uint32_t>((chunk / 8 * rows + row) * 128 + (((chunk ^ row) & 7) << 4));
+}
+
+/// Bytes from one row of raw e4m3 values to the next: 96 is padded so that 8 rows start in
+/// different banks.
+constexpr int32_t raw_pitch(int32_t head_dim) {
+    return head_dim == 96 ? 112 : head_dim;
+}
+
+/// Raw e4m3 K or V: [rows][pitch], permuted so that chunk c of 8 consecutive rows lies in 8
+/// different bank groups. `chunk` holds 16 values.
+constexpr uint32_t raw_offset(int32_t head_dim, int32_t row, int32_t chunk) {
+    int32_t place = chunk;
+    if (head_dim == 64) place = chunk ^ (row / 2 & 3);
+    if (head_dim >= 128) place = chunk ^ (row & 7);
+    return static_cast<uint32_t>(row * raw_pitch(head_dim) + place * 16);
+}
+
+/// mma.sync on e4m3: a thread converts 4 neighbouring dims of K at a time, which are 2 pairs of one
+/// k-step of 16: pair j of the instruction is pair paired_source(j) of the row, for K as converted
+/// and for Q as stored.
+constexpr int32_t paired_source(int32_t pair) {
+    return pair < 4 ? 2 * pair : 2 * (pair - 4) + 1;
+}
+
+/// wgmma shared-memory descriptor, 128-byte swizzle. K-major operands (K, Q): `stride` is from 8
+/// rows to the next 8, `leading` is unused. MN-major operands (V): `leading` is from 64 columns to
+/// the next 64, `stride` from 8 keys to the next 8.
+constexpr uint64_t wgmma_descriptor(uint32_t address, uint32_t leading_bytes,
+                                    uint32_t stride_bytes) {
+    return (uint64_t{address & 0x3FFFF} >> 4) | uint64_t{leading_bytes >> 4} << 16 |
+           uint64_t{stride_bytes >> 4} << 32 | uint64_t{1} << 62;
+}
+
+/// RowVisibility (attn_batch.cuh) of one row, as the kernel keeps it in shared memory.
+struct RowRange {
+    int32_t first;
+    int32_t limit;
+    uint64_t ancestors[2];
+};
+static_assert(sizeof(RowRange) == 24);
+
+/// Bits [0, count) for any count.
+constexpr uint64_t low_bits(int32_t count) {
+    if (count <= 0) return 0;
+    return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+}
+
+/// Bit i: the row sees key key_begin + i, i < 64. The ancestor bits of a row whose keys end below
+/// the context are empty, so the two parts never overlap.
+constexpr uint64_t visible_keys(const RowRange& row, int32_t context, int32_t key_begin) {
+    uint64_t word = low_bits(row.limit - key_begin) & ~low_bits(row.first - key_begin);
+    const int32_t node = key_begin - context;  // bit 0 is this node
+    if (node >= 64) {
+        if (node < 128) word |= row.ancestors[1] >> (node - 64);
+    } else if (node > 0) {
+        word |= row.ancestors[0] >> node | row.ancestors[1] << (64 - node);
+    } else if (node == 0) {
+        word |= row.ancestors[0];
+    } else if (node > -64) {
+        word |= row.ancestors[0] << -node;
+    }
+    return word;
+}
+
+}  // namespace kd::gqa

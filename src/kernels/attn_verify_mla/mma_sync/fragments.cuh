@@ -1,0 +1,168 @@
+// Fragments of mma.sync m16n8k16 as this kernel uses them, and where a lane finds them. Lane l has
+// g = l / 4 and q = l % 4 (PTX: groupID, threadID_in_group).
+//   A, 16 rows x 16:  word 0 row g columns 2q, 2q + 1 · 1 row g + 8 · 2 row g columns 2q + 8, + 9
+//                     · 3 row g + 8, likewise
+//   B, 16 x 8:        word 0 rows 2q, 2q + 1 of column g · 1 rows 2q + 8, + 9
+//   C, 16 rows x 8:   0, 1 row g columns 2q, 2q + 1 · 2, 3 row g + 8
+//
+// e4m3 caches: a word that ldmatrix returns holds 4 values instead of 2. For K (row = key) these
+// are the dimensions 4q .. 4q + 3 of a block of 16, taken as k = 2q, 2q + 1, 2q + 8, 2q + 9; the
+// query fragment is loaded in the same order, which leaves the dot product what it is. For V
+// (transposed) they are the dimensions 2g, 2g + 1 of keys 2q, 2q + 1: one output tile of 8 columns
+// takes the even dimensions of a block of 16, the next one the odd ones, so that in C the two tiles
+// together give lane (g, q) the dimensions 4q .. 4q + 3.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attn_verify_mla/mma_sync/config.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace kd::mla_mma {
+
+/// Bytes from the first of 16 rows to where lane `lane` of an ldmatrix.x4 points. Words 0 and 1 of
+/// the result are the first and the second 16 bytes of rows 0..7, words 2 and 3 those of rows
+/// 8..15: B fragments of K, which must lie in neighbouring registers.
+__host__ __device__ constexpr int32_t key_offset(int32_t lane, int32_t stride) {
+    return ((lane & 7) + (lane >> 4) * 8) * stride + (lane >> 3 & 1) * 16;
+}
+/// Words 0 and 1 are the first 16 bytes of rows 0..7 and 8..15, words 2 and 3 the second 16 bytes:
+/// A fragments of Q and P, B fragments of V (transposed).
+__host__ __device__ constexpr int32_t row_offset(int32_t lane, int32_t stride) {
+    return (lane & 15) * stride + (lane >> 4) * 16;
+}
+/// Byte of the 16-byte piece `chunk` (0..7) of row `row` in a 16-row x 128-byte area, arranged so
+/// that neither pieces of one row nor one piece of eight rows meet in a bank.
+__host__ __device__ constexpr int32_t staged_offset(int32_t row, int32_t chunk) {
+    return row * 128 + ((chunk ^ (row & 7)) * 16);
+}
+
+__device__ __forceinline__ void load_matrices(uint32_t (&words)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address));
+}
+__device__ __forceinline__ void load_matrix_pair(uint32_t (&words)[2], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(words[0]), "=r"(words[1])
+                 : "r"(address));
+}
+__device__ __forceinline__ void load_matrices_transposed(uint32_t (&words)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address));
+}
+
+/// c += a b, of bf16 or f16 values in float.
+template <bool kF16>
+__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+    if constexpr (kF16) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    } else {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+}
+
+/// Four e4m3 values as f16, exactly: `low` has bytes 0 and 1.
+__device__ __forceinline__ void widen_e4m3(uint32_t bytes, uint32_t& low, uint32_t& high) {
+    asm("{\n"
+        ".reg .b16 a, b;\n"
+        "mov.b32 {a, b}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, a;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, b;\n"
+        "}\n"
+        : "=r"(low), "=r"(high)
+        : "r"(bytes));
+}
+__device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
+    uint32_t product;
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
+}
+/// Two bf16 as f16: exact between 2^-14 and 65504, which a query stays within.
+__device__ __forceinline__ uint32_t bf16_to_f16(uint32_t pair) {
+    return ptx::pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+
+// ---- copies into the ring ---------------------------------------------------------------------
+
+/// `bytes` (a multiple of 16) from global to shared memory; counted by `barrier`.
+__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes,
+                                          uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+__device__ __forceinline__ void store_global(void* to, uint4 value) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
+                 "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+
+// ---- plain shared memory by 32-bit address ----------------------------------------------------
+
+__device__ __forceinline__ void store_shared(uint32_t address, uint4 value) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x),
+                 "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, float4 value) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value.x),
+                 "f"(value.y), "f"(value.z), "f"(value.w)
+                 : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, uint2 value) {
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y)
+                 : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, uint32_t value) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, float value) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+__device__ __forceinline__ uint4 load_shared_128(uint32_t address) {
+    uint4 value;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+__device__ __forceinline__ float4 load_shared_float4(uint32_t address) {
+    float4 value;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+__device__ __forceinline__ uint2 load_shared_64(uint32_t address) {
+    uint2 value;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(value.x), "=r"(value.y)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+__device__ __forceinline__ uint32_t load_shared_32(uint32_t address) {
+    uint32_t value;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
+}
+__device__ __forceinline__ float load_shared_float(uint32_t address) {
+    float value;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+    return value;
+}
+
+}  // namespace kd::mla_mma

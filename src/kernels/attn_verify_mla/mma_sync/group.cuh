@@ -1,0 +1,429 @@
+// What a group of four math warps does in one step of 16 keys: scores, softmax, output. The order
+// of these and the barriers between them are in body.cuh.
+//
+// A row's arithmetic depends on its own keys alone: sums over dimensions and keys have one order
+// whatever the rows beside it, and whether its running maximum moves is decided by the row.
+#pragma once
+
+#include "kernels/attn_verify_mla/mma_sync/load.cuh"
+
+namespace kd::mla_mma {
+
+inline constexpr uint32_t kAllLanes = 0xffffffffu;
+/// The running maximum moves only when a score exceeds it by this much (base 2): P <= 2^8.
+inline constexpr float kMaximumSlack = 8.0f;
+
+/// The ring as a math warp sees it.
+struct RingReader {
+    uint32_t shared;
+    int32_t stages;
+    int32_t index = 0;
+    uint32_t parity = 0;
+
+    template <kdt_kv_format kFormat>
+    __device__ __forceinline__ uint32_t stage(int32_t at) const {
+        return shared + SharedPlan::kStages + at * kStageBytes<kFormat>;
+    }
+    __device__ __forceinline__ void wait() const {
+        ptx::mbarrier_wait(shared + SharedPlan::kFull + 8 * index, parity);
+    }
+    /// This warp has read stage `at`.
+    __device__ __forceinline__ void release(int32_t at, int32_t lane) const {
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(shared + SharedPlan::kEmpty + 8 * at);
+    }
+    __device__ __forceinline__ int32_t previous() const {
+        return (index == 0 ? stages : index) - 1;
+    }
+    __device__ __forceinline__ void advance() {
+        if (++index == stages) {
+            index = 0;
+            parity ^= 1;
+        }
+    }
+    __device__ __forceinline__ void skip(int32_t count, int32_t lane) {
+#pragma unroll 1
+        for (int32_t i = 0; i < count; ++i) {
+            wait();
+            release(index, lane);
+            advance();
+        }
+    }
+};
+
+/// A math thread's place. Query and output leave few registers, so what follows from the thread is
+/// computed again in every step (now()), not kept.
+struct Place {
+    int32_t group;
+    int32_t warp;  // 0..3 in the group
+    int32_t lane;
+    uint32_t base;  // of the group's part of shared memory
+
+    __device__ __forceinline__ static Place now(uint32_t shared) {
+        uint32_t thread;
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+        thread -= 32 * kLoadWarps;
+        const int32_t group = static_cast<int32_t>(thread / (32 * kGroupWarps));
+        return {.group = group,
+                .warp = static_cast<int32_t>(thread / 32 % kGroupWarps),
+                .lane = static_cast<int32_t>(thread % 32),
+                .base = shared + group * SharedPlan::kGroupBytes};
+    }
+
+    __device__ __forceinline__ uint32_t lane_base() const { return base + 16 * lane; }
+    /// This warp's writes before are seen by whoever waits for the phase.
+    __device__ __forceinline__ void arrive(int32_t barrier) const {
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(base + barrier);
+    }
+    __device__ __forceinline__ void wait(int32_t barrier, uint32_t parity) const {
+        ptx::mbarrier_wait(base + barrier, parity);
+    }
+};
+
+template <int32_t kRowTiles>
+using QueryFragments = uint32_t[kRowTiles][kRegisterSteps][4];
+template <int32_t kRowTiles>
+using ScoreFragments = float[kRowTiles][2][4];
+template <int32_t kRowTiles>
+using OutputFragments = float[kRowTiles][kValueTiles][4];
+
+/// Where this lane keeps the query fragment of `step` >= kRegisterSteps.
+__device__ __forceinline__ uint32_t shared_query(int32_t tile, int32_t step, const Place& at) {
+    return at.lane_base() + SharedPlan::kQuery + at.warp * SharedPlan::kQueryWarpBytes +
+           (step - kRegisterSteps) * SharedPlan::kQueryStepBytes +
+           tile * SharedPlan::kQueryTileBytes;
+}
+
+/// Query rows of stage `part` of the group's, [16 or 8 rows, 576] bf16.
+template <kdt_kv_format kFormat, int32_t kRowTiles>
+__device__ __forceinline__ void read_query(QueryFragments<kRowTiles>& query, int32_t part,
+                                           uint32_t stage, const Place& at) {
+    const uint32_t latent = stage + at.warp * (kWarpDims * 2);
+    const uint32_t rope = stage + kMlaLatent * 2 + at.warp * (kWarpRope * 2);
+    if constexpr (!CacheRow<kFormat>::kFp8) {
+        const uint32_t offset = row_offset(at.lane, kQueryRowStride);
+#pragma unroll
+        for (int32_t step = 0; step < kQuerySteps; ++step) {
+            const uint32_t from = (step < kLatentSteps ? latent + step * 32 : rope) + offset;
+            if (step < kRegisterSteps) {
+                load_matrices(query[part][step], from);
+            } else {
+                uint32_t words[4];
+                load_matrices(words, from);
+                store_shared(shared_query(part, step, at),
+                             make_uint4(words[0], words[1], words[2], words[3]));
+            }
+        }
+    } else {
+        const int32_t tile = part / 2;
+        const int32_t half = part % 2;  // rows 0..7 or 8..15 of the tile: words 0, 2 or 1, 3
+        const uint32_t row = (at.lane / 4) * kQueryRowStride;
+        const uint32_t q = at.lane % 4;
+#pragma unroll
+        for (int32_t step = 0; step < kQuerySteps; ++step) {
+            uint2 words;
+            if (step < kLatentSteps || CacheRow<kFormat>::kFp8Rope) {
+                const uint2 four =
+                    load_shared_64((step < kLatentSteps ? latent + step * 32 : rope) + row + q * 8);
+                words = make_uint2(bf16_to_f16(four.x), bf16_to_f16(four.y));
+            } else {
+                words = make_uint2(load_shared_32(rope + row + q * 4),
+                                   load_shared_32(rope + row + q * 4 + 16));
+            }
+            if (step < kRegisterSteps) {
+                query[tile][step][half] = words.x;
+                query[tile][step][2 + half] = words.y;
+            } else {
+                const uint32_t to = shared_query(tile, step, at) + 4 * half;
+                store_shared(to, words.x);
+                store_shared(to + 8, words.y);
+            }
+        }
+    }
+}
+
+/// scores += query of `step` times the B fragments of keys 0..7 and 8..15.
+template <bool kF16, int32_t kRowTiles>
+__device__ __forceinline__ void multiply_step(ScoreFragments<kRowTiles>& scores,
+                                              const QueryFragments<kRowTiles>& query, int32_t step,
+                                              const uint32_t (&b)[2][2], const Place& at) {
+#pragma unroll
+    for (int32_t tile = 0; tile < kRowTiles; ++tile) {
+        uint32_t a[4];
+        if (step < kRegisterSteps) {
+#pragma unroll
+            for (int32_t i = 0; i < 4; ++i) a[i] = query[tile][step][i];
+        } else {
+            const uint4 words = load_shared_128(shared_query(tile, step, at));
+            a[0] = words.x;
+            a[1] = words.y;
+            a[2] = words.z;
+            a[3] = words.w;
+        }
+        multiply_add<kF16>(scores[tile][0], a, b[0][0], b[0][1]);
+        multiply_add<kF16>(scores[tile][1], a, b[1][0], b[1][1]);
+    }
+}
+
+/// The two scales of keys 2q, 2q + 1 of the 8 keys from `first`, for this warp's dimensions.
+__device__ __forceinline__ float2 row_scales(uint32_t stage, int32_t first, const Place& at) {
+    using Row = CacheRow<KDT_KV_FP8_MLA656>;
+    const uint32_t from =
+        stage + (first + 2 * (at.lane % 4)) * Row::kStride + Row::kScales + 4 * at.warp;
+    return make_float2(load_shared_float(from), load_shared_float(from + Row::kStride));
+}
+
+/// scores = this warp's share of Q K^T: 16 rows a tile x 16 keys (two tiles of 8).
+template <kdt_kv_format kFormat, int32_t kRowTiles>
+__device__ __forceinline__ void multiply_keys(ScoreFragments<kRowTiles>& scores,
+                                              const QueryFragments<kRowTiles>& query,
+                                              uint32_t stage, const Place& at) {
+    using Row = CacheRow<kFormat>;
+    const uint32_t latent = stage + (at.warp * Row::kWarpBytes + key_offset(at.lane, Row::kStride));
+    const uint32_t rope = stage + (Row::kRope + at.warp * Row::kWarpRopeBytes);
+#pragma unroll
+    for (int32_t tile = 0; tile < kRowTiles; ++tile)
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) scores[tile][0][i] = scores[tile][1][i] = 0.0f;
+    if constexpr (!Row::kFp8) {
+#pragma unroll
+        for (int32_t step = 0; step < kQuerySteps; ++step) {
+            uint32_t k[4];
+            load_matrices(k, step < kLatentSteps ? latent + step * 32
+                                                 : rope + key_offset(at.lane, Row::kStride));
+            multiply_step<false, kRowTiles>(scores, query, step, {{k[0], k[1]}, {k[2], k[3]}}, at);
+        }
+    } else {
+#pragma unroll
+        for (int32_t pair = 0; pair < kLatentSteps / 2; ++pair) {
+            uint32_t bytes[4];  // i: keys i / 2, step 2 pair + i % 2
+            load_matrices(bytes, latent + pair * 32);
+#pragma unroll
+            for (int32_t i = 0; i < 2; ++i) {
+                uint32_t k[2][2];
+                widen_e4m3(bytes[i], k[0][0], k[0][1]);
+                widen_e4m3(bytes[2 + i], k[1][0], k[1][1]);
+                multiply_step<true, kRowTiles>(scores, query, 2 * pair + i, k, at);
+            }
+        }
+        if constexpr (Row::kRowScales) {
+#pragma unroll
+            for (int32_t keys = 0; keys < 2; ++keys) {
+                const float2 scale = row_scales(stage, 8 * keys, at);
+#pragma unroll
+                for (int32_t tile = 0; tile < kRowTiles; ++tile)
+#pragma unroll
+                    for (int32_t i = 0; i < 4; ++i)
+                        scores[tile][keys][i] *= i % 2 == 0 ? scale.x : scale.y;
+            }
+        }
+        if constexpr (Row::kFp8Rope) {
+            uint32_t bytes[2];
+            uint32_t k[2][2];
+            load_matrix_pair(bytes, rope + row_offset(at.lane, Row::kStride));
+            widen_e4m3(bytes[0], k[0][0], k[0][1]);
+            widen_e4m3(bytes[1], k[1][0], k[1][1]);
+            multiply_step<true, kRowTiles>(scores, query, kLatentSteps, k, at);
+        } else {
+            uint32_t k[4];
+            load_matrices(k, rope + key_offset(at.lane, Row::kStride));
+            multiply_step<false, kRowTiles>(scores, query, kLatentSteps,
+                                            {{k[0], k[1]}, {k[2], k[3]}}, at);
+        }
+    }
+}
+
+/// Hands every row's partial scores to the warp that owns the row: warp v owns rows 8 v + g.
+template <int32_t kRowTiles>
+__device__ __forceinline__ void write_scores(const ScoreFragments<kRowTiles>& scores,
+                                             const Place& at) {
+    const uint32_t to =
+        at.lane_base() + SharedPlan::kScores + at.warp * SharedPlan::kWarpScoreBytes;
+#pragma unroll
+    for (int32_t owner = 0; owner < 2 * kRowTiles; ++owner) {
+        const float(&s)[2][4] = scores[owner / 2];
+        const int32_t half = 2 * (owner % 2);
+        store_shared(to + owner * SharedPlan::kOwnerScoreBytes,
+                     make_float4(s[0][half], s[0][half + 1], s[1][half], s[1][half + 1]));
+    }
+}
+
+template <int32_t kRowTiles>
+struct ProbFragments {
+    uint32_t words[kRowTiles][4];
+    float factor[2 * kRowTiles];  // of rows g, g + 8, ...
+
+    __device__ __forceinline__ explicit ProbFragments(const Place& at) {
+#pragma unroll
+        for (int32_t tile = 0; tile < kRowTiles; ++tile) {
+            load_matrices(words[tile], at.base + SharedPlan::kProbs +
+                                           tile * 16 * SharedPlan::kProbStride +
+                                           row_offset(at.lane, SharedPlan::kProbStride));
+            const uint2 two =
+                load_shared_64(at.base + SharedPlan::kFactors + (at.lane / 4) * 16 + tile * 8);
+            factor[2 * tile] = __uint_as_float(two.x);
+            factor[2 * tile + 1] = __uint_as_float(two.y);
+        }
+    }
+};
+
+/// Output *= the rows' factors of the step, += P V over its 16 keys.
+template <kdt_kv_format kFormat, int32_t kRowTiles>
+__device__ __forceinline__ void multiply_values(OutputFragments<kRowTiles>& out,
+                                                const ProbFragments<kRowTiles>& probs,
+                                                uint32_t stage, const Place& at) {
+    using Row = CacheRow<kFormat>;
+    bool moved = false;
+#pragma unroll
+    for (int32_t i = 0; i < 2 * kRowTiles; ++i) moved |= probs.factor[i] != 1.0f;
+    if (__any_sync(kAllLanes, moved)) {  // a factor of 1 changes no bit: the vote is no decision
+#pragma unroll
+        for (int32_t tile = 0; tile < kRowTiles; ++tile)
+#pragma unroll
+            for (int32_t n = 0; n < kValueTiles; ++n)
+#pragma unroll
+                for (int32_t i = 0; i < 4; ++i) out[tile][n][i] *= probs.factor[2 * tile + i / 2];
+    }
+    const uint32_t values = stage + (at.warp * Row::kWarpBytes + row_offset(at.lane, Row::kStride));
+    if constexpr (!Row::kFp8) {
+#pragma unroll
+        for (int32_t n = 0; n < kValueTiles; n += 2) {
+            uint32_t v[4];
+            load_matrices_transposed(v, values + n * 16);
+#pragma unroll
+            for (int32_t i = 0; i < 2; ++i)
+#pragma unroll
+                for (int32_t tile = 0; tile < kRowTiles; ++tile)
+                    multiply_add<false>(out[tile][n + i], probs.words[tile], v[2 * i],
+                                        v[2 * i + 1]);
+        }
+    } else {
+        uint32_t scale[2] = {};
+        if constexpr (Row::kRowScales) {
+#pragma unroll
+            for (int32_t keys = 0; keys < 2; ++keys) {
+                const float2 two = row_scales(stage, 8 * keys, at);
+                scale[keys] = ptx::pack_f16(two.x, two.y);
+            }
+        }
+#pragma unroll
+        for (int32_t n = 0; n < kValueTiles; n += 4) {  // 32 dimensions
+            uint32_t bytes[4];
+            load_matrices_transposed(bytes, values + n * 8);
+#pragma unroll
+            for (int32_t block = 0; block < 2; ++block) {
+                uint32_t even[2], odd[2];
+#pragma unroll
+                for (int32_t keys = 0; keys < 2; ++keys) {
+                    // bytes: key 2q dims 2g, 2g + 1, key 2q + 1 likewise -> by dimension
+                    const uint32_t word = __byte_perm(bytes[2 * block + keys], 0, 0x3120);
+                    widen_e4m3(word, even[keys], odd[keys]);
+                    if constexpr (Row::kRowScales) {
+                        even[keys] = multiply_f16(even[keys], scale[keys]);
+                        odd[keys] = multiply_f16(odd[keys], scale[keys]);
+                    }
+                }
+#pragma unroll
+                for (int32_t tile = 0; tile < kRowTiles; ++tile) {
+                    multiply_add<true>(out[tile][n + 2 * block], probs.words[tile], even[0],
+                                       even[1]);
+                    multiply_add<true>(out[tile][n + 2 * block + 1], probs.words[tile], odd[0],
+                                       odd[1]);
+                }
+            }
+        }
+    }
+}
+
+/// A row's running softmax, in the four lanes of the warp that owns it.
+struct RowState {
+    float maximum;  // base 2; -inf: no key seen yet
+    float sum;      // of this lane's keys, relative to maximum
+};
+__device__ __forceinline__ uint32_t row_state(const Place& at) {
+    return at.base + SharedPlan::kStates + (32 * at.warp + at.lane) * 8;
+}
+__device__ __forceinline__ RowState load_state(uint32_t from) {
+    const uint2 words = load_shared_64(from);
+    return {.maximum = __uint_as_float(words.x), .sum = __uint_as_float(words.y)};
+}
+__device__ __forceinline__ void store_state(uint32_t to, const RowState& state) {
+    store_shared(to, make_uint2(__float_as_uint(state.maximum), __float_as_uint(state.sum)));
+}
+/// What this lane's own row sees.
+__device__ __forceinline__ RowVisibility* row_visibility(const Place& at) {
+    extern __shared__ __align__(128) uint8_t s_block[];
+    return reinterpret_cast<RowVisibility*>(s_block + at.group * SharedPlan::kGroupBytes +
+                                            SharedPlan::kVisibility) +
+           (8 * at.warp + at.lane / 4);
+}
+
+/// Adds up the partial scores of this warp's 8 rows (lane: row g, keys 2q, 2q + 1, 2q + 8, 2q + 9
+/// from `key`), writes their P and the factors of their output rows. Rounding is written out, so
+/// that every instance computes the same.
+template <kdt_kv_format kFormat>
+__device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
+                                             const LaunchConstants& constants, const Place& at) {
+    const uint32_t from =
+        at.lane_base() + SharedPlan::kScores + at.warp * SharedPlan::kOwnerScoreBytes;
+    float4 part[kGroupWarps];
+#pragma unroll
+    for (int32_t writer = 0; writer < kGroupWarps; ++writer)
+        part[writer] = load_shared_float4(from + writer * SharedPlan::kWarpScoreBytes);
+    float score[4] = {__fadd_rn(__fadd_rn(part[0].x, part[1].x), __fadd_rn(part[2].x, part[3].x)),
+                      __fadd_rn(__fadd_rn(part[0].y, part[1].y), __fadd_rn(part[2].y, part[3].y)),
+                      __fadd_rn(__fadd_rn(part[0].z, part[1].z), __fadd_rn(part[2].z, part[3].z)),
+                      __fadd_rn(__fadd_rn(part[0].w, part[1].w), __fadd_rn(part[2].w, part[3].w))};
+    if (constants.cap == 0.0f) {
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) score[i] = __fmul_rn(score[i], constants.score_scale);
+    } else {  // tanh(x) = 1 - 2 / (1 + e^2x): an absolute error of rounding size, unlike
+              // tanh.approx
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) {
+            const float power = ptx::exp2_approx(__fmul_rn(score[i], constants.cap_argument));
+            score[i] = __fsub_rn(
+                constants.cap, __fdividef(__fmul_rn(2.0f, constants.cap), __fadd_rn(power, 1.0f)));
+        }
+    }
+    const int32_t unmasked_end =
+        static_cast<int32_t>(load_shared_32(at.base + SharedPlan::kUnmaskedEnd + 4 * at.warp));
+    if (key + kStepKeys > unmasked_end) {
+        const RowVisibility visibility = *row_visibility(at);
+        const int32_t first = key + 2 * (at.lane % 4);
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) {
+            const int32_t tested = first + (i / 2) * 8 + i % 2;
+            if (tested >= key_end || !visibility.sees(tested)) score[i] = -INFINITY;
+        }
+    }
+    float largest = fmaxf(fmaxf(score[0], score[1]), fmaxf(score[2], score[3]));
+    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+    const uint32_t state_at = row_state(at);
+    RowState state = load_state(state_at);
+    float factor = 1.0f;
+    if (largest > __fadd_rn(state.maximum, kMaximumSlack)) {
+        factor = ptx::exp2_approx(__fsub_rn(state.maximum, largest));
+        state.maximum = largest;
+    }
+    const float shift = state.maximum == -INFINITY ? 0.0f : state.maximum;
+    float prob[4];
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) prob[i] = ptx::exp2_approx(__fsub_rn(score[i], shift));
+    state.sum = __fmaf_rn(state.sum, factor,
+                          __fadd_rn(__fadd_rn(prob[0], prob[1]), __fadd_rn(prob[2], prob[3])));
+    store_state(state_at, state);
+    const uint32_t to = at.base + SharedPlan::kProbs +
+                        (8 * at.warp + at.lane / 4) * SharedPlan::kProbStride + at.lane % 4 * 4;
+    constexpr bool kF16 = CacheRow<kFormat>::kFp8;
+#pragma unroll
+    for (int32_t keys = 0; keys < 2; ++keys)
+        store_shared(to + 16 * keys, kF16 ? ptx::pack_f16(prob[2 * keys], prob[2 * keys + 1])
+                                          : ptx::pack_bf16(prob[2 * keys], prob[2 * keys + 1]));
+    if (at.lane % 4 == 0)
+        store_shared(at.base + SharedPlan::kFactors + at.lane * 4 + at.warp * 4, factor);
+}
+
+}  // namespace kd::mla_mma

@@ -1,0 +1,607 @@
+// The sm_90a main loop of attn_verify_mla: one block of four warpgroups a multiprocessor.
+//
+//   load        gathers the latent rows of 48 keys a stage (cp.async, one row at a time, whatever
+//               the page size) into one of three stages;
+//   score       S = Q K^T, softmax, P to shared memory;
+//   accumulate  two warpgroups, each O[64 rows, 256 columns] += P V of its half of the latent.
+//
+// Tensor cores stay busy because the score of the next tile runs beside the accumulation of this
+// one. The softmax keeps a row's reference maximum until a score exceeds it by kLazyRescale powers
+// of two, so that O is rescaled rarely; the decision is the row's own, so its result depends on
+// nothing but its keys.
+//
+// Shared memory: operand tiles as wgmma.cuh describes them, 9 chunks (8 latent, 1 rope) each.
+#pragma once
+
+#include "kernels/attn_verify_mla/attn_verify_mla.h"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+namespace kd::mla_wgmma {
+
+inline constexpr int32_t kStages = 3;
+inline constexpr int32_t kKeys = kMlaWgmmaTileKeys;  // of a stage
+inline constexpr int32_t kChunks = kMlaHeadDim / 64;
+inline constexpr int32_t kRegisterChunks = 3;  // chunks of Q that the score warpgroup holds
+inline constexpr int32_t kSharedChunks = kChunks - kRegisterChunks;
+inline constexpr int32_t kQChunkBytes = kTileRows * 128;
+inline constexpr int32_t kChunkBytes = kKeys * 128;
+inline constexpr int32_t kTileBytes = kChunks * kChunkBytes;
+inline constexpr int32_t kThreads = 512;
+inline constexpr float kLazyRescale = 8.0f;
+
+// Byte offsets from the 1024-byte-aligned start of shared memory.
+inline constexpr int32_t kQ = 0;  // [kSharedChunks]
+inline constexpr int32_t kKv = kQ + kSharedChunks * kQChunkBytes;
+inline constexpr int32_t kP = kKv + kStages * kTileBytes;
+inline constexpr int32_t kRowScale = kP + kTileRows * 128;         // float [64], for this tile
+inline constexpr int32_t kRowInverse = kRowScale + 64 * 4;         // float [2][64], by unit parity
+inline constexpr int32_t kRescaleFlag = kRowInverse + 2 * 64 * 4;  // int32 [4 warps]
+inline constexpr int32_t kBarriers = kRescaleFlag + 16;
+inline constexpr int32_t kBarrierFull = kBarriers;                     // [kStages] 128 copies
+inline constexpr int32_t kBarrierEmpty = kBarrierFull + 8 * kStages;   // [kStages] 8 warps
+inline constexpr int32_t kBarrierPFull = kBarrierEmpty + 8 * kStages;  // 4 warps
+inline constexpr int32_t kBarrierPEmpty = kBarrierPFull + 8;           // 8 warps
+inline constexpr int32_t kBarrierFinal = kBarrierPEmpty + 8;           // 4 warps
+inline constexpr int32_t kSharedBytes = kBarrierFinal + 8;
+inline constexpr int32_t kSharedRequestBytes = kSharedBytes + 1024;  // for the alignment
+static_assert(kSharedRequestBytes <= 232448);
+static_assert(kChunkBytes % 1024 == 0 && kKeys % 16 == 0);
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// What a tile counter says about the ring: which stage, which phase.
+struct Turn {
+    uint32_t count;
+    __device__ uint32_t stage() const { return count % kStages; }
+    __device__ uint32_t parity() const { return count / kStages & 1; }
+};
+
+/// Where thread `thread` of a warpgroup copies of a tile of kRows rows: 4 rows a warp and step, 8
+/// threads a 128-byte piece.
+template <int32_t kRows>
+__device__ __forceinline__ int32_t copy_row(int32_t thread, int32_t step) {
+    return thread / 32 * (kRows / 4) + step * 4 + thread % 32 / 8;
+}
+__device__ __forceinline__ uint32_t copy_offset(int32_t row, int32_t unit) {
+    return row * 128 + ((unit ^ (row & 7)) << 4);
+}
+
+// ---- load -------------------------------------------------------------------------------------
+
+/// Walks the tiles of this block's units in order.
+struct TileWalk {
+    const AttnVerifyMlaParams& params;
+    WorkUnit unit;
+    int32_t units;
+    int32_t unit_index;
+    int32_t key;  // first key of the tile
+
+    __device__ explicit TileWalk(const AttnVerifyMlaParams& p)
+        : params(p),
+          unit(p.workspace.units[blockIdx.x]),
+          units(p.workspace.header->units),
+          unit_index(blockIdx.x),
+          key(unit.key_begin) {}
+    __device__ bool valid() const { return unit_index < units; }
+    __device__ void next() {
+        key += kKeys;
+        if (key < unit.key_end) return;
+        unit_index += gridDim.x;
+        if (!valid()) return;
+        unit = params.workspace.units[unit_index];
+        key = unit.key_begin;
+    }
+};
+
+/// Where the row is that this lane looks up for its warp, one of the warp's kKeys / 4.
+/// `page` is in flight until it is used, so that looking up costs nothing two tiles ahead.
+struct TileRow {
+    int32_t page = 0;
+    int32_t shift = 0;
+    int32_t within = -1;  // -1: no such key
+    bool live = false;    // false: the block's units have no more tiles
+
+    __device__ int32_t slot() const { return within < 0 ? -1 : (page << shift) + within; }
+};
+
+__device__ __forceinline__ TileRow look_up(TileWalk& walk, bool& waited, int32_t thread) {
+    TileRow row;
+    row.live = walk.valid();
+    if (!row.live) return row;
+    const WorkUnit& unit = walk.unit;
+    const AttnBatchView& batch = walk.params.batch;
+    // Rows of the context were written rounds ago; those of the tail by the kernel before this.
+    if (!waited && (unit.path_node >= 0 || walk.key + kKeys > unit.context)) {
+        ptx::grid_dependency_wait();
+        waited = true;
+    }
+    constexpr int32_t kWarpRows = kKeys / 4;
+    const int32_t key = walk.key + thread / 32 * kWarpRows + thread % 32;
+    if (thread % 32 < kWarpRows && key < unit.key_end) {
+        const int32_t* from;
+        row.within = 0;
+        if (unit.path_node >= 0) {
+            const AttnWorkspace& workspace = walk.params.workspace;
+            from = workspace.path_slots +
+                   int64_t{unit.first_node + unit.path_node} * workspace.path_capacity +
+                   (key - unit.key_begin);
+        } else if (key >= unit.context) {
+            from = batch.tail_slots + unit.first_node + (key - unit.context);
+        } else {
+            row.shift = batch.page_shift;
+            row.within = key & ((1 << row.shift) - 1);
+            from = batch.pages + unit.pages_begin + (key >> row.shift);
+        }
+        row.page = *from;
+    }
+    walk.next();
+    return row;
+}
+
+__device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shared,
+                                     int32_t thread) {
+    const int32_t unit16 = thread % 8;  // of each 128-byte piece
+    const auto* const kv = static_cast<const std::byte*>(p.kv);
+    bool waited = false;
+    TileWalk walk(p);
+    TileRow now = look_up(walk, waited, thread);
+    TileRow next = look_up(walk, waited, thread);
+    TileRow later = look_up(walk, waited, thread);
+    for (Turn turn{0}; now.live; ++turn.count) {
+        const int32_t lane_slot = now.slot();
+        ptx::mbarrier_wait(shared + kBarrierEmpty + 8 * turn.stage(), turn.parity() ^ 1);
+        const uint32_t stage = shared + kKv + turn.stage() * kTileBytes;
+#pragma unroll
+        for (int32_t step = 0; step < kKeys / 16; ++step) {
+            const int32_t slot = __shfl_sync(0xffffffff, lane_slot, step * 4 + thread % 32 / 8);
+            const bool valid = slot >= 0;
+            const std::byte* row = kv + (valid ? slot * p.kv_slot_bytes : 0) + unit16 * 16;
+            const uint32_t to = stage + copy_offset(copy_row<kKeys>(thread, step), unit16);
+#pragma unroll
+            for (int32_t chunk = 0; chunk < kChunks; ++chunk)
+                ptx::copy_async_16(to + chunk * kChunkBytes, row + chunk * 128, valid);
+        }
+        ptx::mbarrier_arrive_on_copies(shared + kBarrierFull + 8 * turn.stage());
+        now = next;
+        next = later;
+#ifdef KD_PREFETCH
+        if (next.live && next.within >= 0)
+            ptx::prefetch_l2(kv + next.slot() * p.kv_slot_bytes, kMlaHeadDim * 2);
+#endif
+        later = look_up(walk, waited, thread);
+    }
+}
+
+// ---- score ------------------------------------------------------------------------------------
+
+/// Transposes a 4 x 4 matrix of words over the four threads of a quad: word i of thread t becomes
+/// word t of thread i.
+__device__ __forceinline__ void quad_transpose(uint32_t (&w)[4], int32_t lane) {
+    const bool odd = lane & 1;
+    const bool high = lane & 2;
+    const uint32_t a = __shfl_xor_sync(0xffffffff, odd ? w[0] : w[1], 1);
+    const uint32_t b = __shfl_xor_sync(0xffffffff, odd ? w[2] : w[3], 1);
+    (odd ? w[0] : w[1]) = a;
+    (odd ? w[2] : w[3]) = b;
+    const uint32_t c = __shfl_xor_sync(0xffffffff, high ? w[0] : w[2], 2);
+    const uint32_t d = __shfl_xor_sync(0xffffffff, high ? w[1] : w[3], 2);
+    (high ? w[0] : w[2]) = c;
+    (high ? w[1] : w[3]) = d;
+}
+
+/// Q of a unit's rows. Rows beyond unit.rows hold anything: they are never stored.
+struct QueryRows {
+    const AttnVerifyMlaParams& params;
+    const WorkUnit& unit;
+
+    __device__ const std::byte* latent(int32_t row) const {
+        const int32_t packed = unit.row_begin + row;
+        const int64_t node = unit.first_node + packed / params.heads;
+        return static_cast<const std::byte*>(params.q_latent) +
+               2 * (node * params.q_latent_node_stride +
+                    packed % params.heads * params.q_latent_head_stride);
+    }
+    __device__ const std::byte* rope(int32_t row) const {
+        const int32_t packed = unit.row_begin + row;
+        const int64_t node = unit.first_node + packed / params.heads;
+        return static_cast<const std::byte*>(params.q_rope) +
+               2 * (node * params.q_rope_node_stride +
+                    packed % params.heads * params.q_rope_head_stride);
+    }
+};
+
+/// Operand A of the products with Q's first kRegisterChunks chunks: [chunk, 16 columns].
+using QueryRegisters = uint32_t[kRegisterChunks * 4][4];
+
+__device__ __forceinline__ void load_q(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                                       uint32_t shared, int32_t thread, QueryRegisters& q) {
+    const QueryRows query{p, unit};
+    const int32_t unit16 = thread % 8;
+#pragma unroll
+    for (int32_t step = 0; step < kTileRows / 16; ++step) {
+        const int32_t row = copy_row<kTileRows>(thread, step);
+        if (row >= unit.rows) continue;
+        const std::byte* latent = query.latent(row) + unit16 * 16;
+        const std::byte* rope = query.rope(row) + unit16 * 16;
+        const uint32_t to = shared + kQ + copy_offset(row, unit16);
+#pragma unroll
+        for (int32_t chunk = 0; chunk < kSharedChunks - 1; ++chunk)
+            ptx::copy_async_16(to + chunk * kQChunkBytes, latent + (kRegisterChunks + chunk) * 128,
+                               true);
+        ptx::copy_async_16(to + (kSharedChunks - 1) * kQChunkBytes, rope, true);
+    }
+    ptx::copy_async_commit();
+
+    const int32_t lane = thread % 32;
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        const int32_t row = min(thread / 32 * 16 + lane / 4 + 8 * half, unit.rows - 1);
+        const std::byte* latent = query.latent(row) + lane % 4 * 16;
+#pragma unroll
+        for (int32_t pair = 0; pair < kRegisterChunks * 2; ++pair) {  // 32 columns
+            const uint4 loaded = *reinterpret_cast<const uint4*>(latent + pair * 64);
+            uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+            quad_transpose(words, lane);
+            q[2 * pair][half] = words[0];
+            q[2 * pair][half + 2] = words[1];
+            q[2 * pair + 1][half] = words[2];
+            q[2 * pair + 1][half + 2] = words[3];
+        }
+    }
+    ptx::copy_async_wait<0>();
+    ptx::fence_async_proxy();
+    ptx::named_barrier_sync(1, 128);
+}
+
+/// Running softmax of one row; `sum` is this thread's share of it.
+struct RowState {
+    float maximum = -INFINITY;  // reference: at most kLazyRescale below the true maximum
+    float sum = 0.0f;
+
+    /// Takes the row's maximum over a tile; returns the factor of what was summed before.
+    __device__ float update(float tile_maximum) {
+        if (!(tile_maximum > maximum + kLazyRescale)) return 1.0f;
+        const float factor = ptx::exp2_approx(maximum - tile_maximum);
+        maximum = tile_maximum;
+        sum *= factor;
+        return factor;
+    }
+    __device__ float base() const { return maximum == -INFINITY ? 0.0f : maximum; }
+};
+
+/// S of a tile: rows r and r + 8 of this thread, 2 of every 8 keys.
+using Scores = float[kKeys / 2];
+
+/// Scores are s * score_factor in powers of two; with a logit cap, of s as cap_scores leaves it.
+__device__ __forceinline__ float score_factor(const AttnVerifyMlaParams& p) {
+    constexpr float kLog2E = 1.4426950408889634f;
+    return (p.logit_cap > 0.0f ? p.logit_cap : p.scale) * kLog2E;
+}
+/// tanh(s * scale / cap), from an exponential: tanh.approx is too coarse for scores.
+__device__ __forceinline__ void cap_scores(const AttnVerifyMlaParams& p, Scores& s) {
+    constexpr float kTwoLog2E = 2.8853900817779268f;
+    const float inner = p.scale / p.logit_cap * kTwoLog2E;
+#pragma unroll
+    for (float& x : s) x = 1.0f - __fdividef(2.0f, 1.0f + ptx::exp2_approx(x * inner));
+}
+
+__device__ __forceinline__ void mask_scores(const AttnVerifyMlaParams& p,
+                                            const AttnRequest& request, const WorkUnit& unit,
+                                            int32_t key, int32_t row, Scores& s) {
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        const int32_t packed = unit.row_begin + min(row + 8 * half, unit.rows - 1);
+        const RowVisibility visibility(p.batch, request, unit, packed / p.heads);
+#pragma unroll
+        for (int32_t i = 0; i < kKeys / 2; ++i) {
+            if ((i >> 1 & 1) != half) continue;
+            const int32_t column = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+            if (!visibility.sees(key + column)) s[i] = -INFINITY;
+        }
+    }
+}
+
+/// Starts S = Q K^T of the tile at `k_tile`.
+__device__ __forceinline__ void start_scores(uint32_t shared, uint32_t k_tile,
+                                             const QueryRegisters& q, Scores& s) {
+    const uint64_t keys = wgmma::k_major(k_tile);
+    const uint64_t query = wgmma::k_major(shared + kQ);
+    wgmma::fence();
+#pragma unroll
+    for (int32_t step = 0; step < kRegisterChunks * 4; ++step)
+        wgmma::rs_n48(s, q[step], keys + step / 4 * (kChunkBytes >> 4) + step % 4 * 2, step > 0);
+#pragma unroll
+    for (int32_t step = 0; step < kSharedChunks * 4; ++step)
+        wgmma::ss_n48(s, query + step / 4 * (kQChunkBytes >> 4) + step % 4 * 2,
+                      keys + (kRegisterChunks + step / 4) * (kChunkBytes >> 4) + step % 4 * 2,
+                      true);
+    wgmma::commit();
+}
+
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffff, x, 1);
+    return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+__device__ __forceinline__ float row_lse(float maximum, float sum) {
+    return sum == 0.0f ? -INFINITY : maximum + __log2f(sum);
+}
+
+/// Log-sum-exp of a finished row, to where the unit's results go.
+__device__ __forceinline__ void store_lse(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                                          int32_t row, float lse) {
+    constexpr float kLn2 = 0.6931471805599453f;
+    if (row >= unit.rows) return;
+    if (unit.partial >= 0) {
+        p.workspace.partial_lse[int64_t{unit.partial} * kTileRows + row] = lse;
+    } else if (p.lse) {
+        p.lse[int64_t{unit.first_node} * p.heads + unit.row_begin + row] = lse * kLn2;
+    }
+}
+
+/// The score warpgroup, one unit after the other.
+struct ScoreRole {
+    const AttnVerifyMlaParams& p;
+    uint32_t shared;
+    int32_t thread;
+    float* row_scale;
+    float* row_inverse;
+    int32_t* rescale_flag;
+    float to_log2;
+    Turn turn{0};
+
+    __device__ ScoreRole(const AttnVerifyMlaParams& params, std::byte* memory, uint32_t address,
+                         int32_t of_role)
+        : p(params),
+          shared(address),
+          thread(of_role),
+          row_scale(reinterpret_cast<float*>(memory + kRowScale)),
+          row_inverse(reinterpret_cast<float*>(memory + kRowInverse)),
+          rescale_flag(reinterpret_cast<int32_t*>(memory + kRescaleFlag)),
+          to_log2(score_factor(params)) {}
+
+    __device__ int32_t row() const { return thread / 32 * 16 + thread % 32 / 4; }  // and row + 8
+    __device__ uint32_t full(Turn of) const { return shared + kBarrierFull + 8 * of.stage(); }
+    __device__ uint32_t tile(Turn of) const { return shared + kKv + of.stage() * kTileBytes; }
+
+    /// Softmax of one tile: its P, packed, and the factor of what was accumulated before it.
+    struct Published {
+        uint32_t p[kKeys / 8][2];
+        float factor[2];
+    };
+
+    __device__ __forceinline__ Published soften(Scores& s, RowState (&rows)[2]) const {
+        float maximum[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+        for (int32_t i = 0; i < kKeys / 2; ++i)
+            maximum[i >> 1 & 1] = fmaxf(maximum[i >> 1 & 1], s[i]);
+        Published out;
+        out.factor[0] = rows[0].update(quad_max(maximum[0]) * to_log2);
+        out.factor[1] = rows[1].update(quad_max(maximum[1]) * to_log2);
+        const float base[2] = {rows[0].base(), rows[1].base()};
+        float sum[2][2] = {};  // two short chains a row
+#pragma unroll
+        for (int32_t i = 0; i < kKeys / 2; ++i) {
+            s[i] = ptx::exp2_approx(__fmaf_rn(s[i], to_log2, -base[i >> 1 & 1]));
+            sum[i >> 1 & 1][i & 1] += s[i];
+        }
+        rows[0].sum += sum[0][0] + sum[0][1];
+        rows[1].sum += sum[1][0] + sum[1][1];
+#pragma unroll
+        for (int32_t j = 0; j < kKeys / 8; ++j) {
+            out.p[j][0] = ptx::pack_bf16(s[4 * j], s[4 * j + 1]);
+            out.p[j][1] = ptx::pack_bf16(s[4 * j + 2], s[4 * j + 3]);
+        }
+        return out;
+    }
+
+    /// Hands the P of tile `of` to the accumulation, once the tile before is accumulated.
+    __device__ __forceinline__ void publish(const Published& tile, Turn of) const {
+        const bool rescale =
+            __any_sync(0xffffffff, tile.factor[0] != 1.0f || tile.factor[1] != 1.0f);
+        ptx::mbarrier_wait(shared + kBarrierPEmpty, of.count & 1 ^ 1);
+        const uint32_t p_row = shared + kP + row() * 128 + thread % 4 * 4;
+#pragma unroll
+        for (int32_t j = 0; j < kKeys / 8; ++j) {
+            const uint32_t at = p_row + ((j ^ (row() & 7)) << 4);
+            ptx::store_shared(at, tile.p[j][0]);
+            ptx::store_shared(at + 8 * 128, tile.p[j][1]);
+        }
+        if (thread % 4 == 0) {
+            row_scale[row()] = tile.factor[0];
+            row_scale[row() + 8] = tile.factor[1];
+        }
+        if (thread % 32 == 0) rescale_flag[thread / 32] = rescale;
+        ptx::fence_async_proxy();
+        __syncwarp();
+        if (thread % 32 == 0) ptx::mbarrier_arrive(shared + kBarrierPFull);
+    }
+
+    __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const QueryRegisters& q,
+                                               RowState (&rows)[2]) {
+        const AttnRequest request(p.batch, unit);
+        const bool always_mask = unit.segment_keys > 0 || p.batch.sliding_window > 0;
+        const int32_t free_of_mask = unit.path_node >= 0 ? unit.key_end : unit.context;
+        // A tile's product runs beside the softmax of the tile before. Nothing of it crosses the
+        // loop's edge, or the compiler would make all products wait.
+        Scores s;
+        for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys) {
+            ptx::mbarrier_wait(full(turn), turn.parity());
+            Scores next;
+            start_scores(shared, tile(turn), q, next);
+            if (key > unit.key_begin) publish(soften(s, rows), Turn{turn.count - 1});
+            wgmma::wait<0>();
+            wgmma::touch(next);
+            if (p.logit_cap > 0.0f) cap_scores(p, next);
+            if (always_mask || key + kKeys > free_of_mask)
+                mask_scores(p, request, unit, key, row(), next);
+#pragma unroll
+            for (int32_t i = 0; i < kKeys / 2; ++i) s[i] = next[i];
+            ++turn.count;
+        }
+        publish(soften(s, rows), Turn{turn.count - 1});
+    }
+
+    __device__ __forceinline__ void finish(const WorkUnit& unit, uint32_t unit_parity,
+                                           const RowState (&rows)[2]) const {
+#pragma unroll
+        for (int32_t half = 0; half < 2; ++half) {
+            const float sum = quad_sum(rows[half].sum);
+            if (thread % 4 != 0) continue;
+            row_inverse[unit_parity * 64 + row() + 8 * half] = sum == 0.0f ? 0.0f : 1.0f / sum;
+            store_lse(p, unit, row() + 8 * half, row_lse(rows[half].maximum, sum));
+        }
+        __syncwarp();
+        if (thread % 32 == 0) ptx::mbarrier_arrive(shared + kBarrierFinal);
+    }
+
+    __device__ __forceinline__ void run() {
+        WorkUnit unit = p.workspace.units[blockIdx.x];
+        const int32_t units = p.workspace.header->units;
+        ptx::grid_dependency_wait();
+        ptx::grid_dependency_launch();
+        uint32_t unit_parity = 0;
+        for (int32_t index = blockIdx.x; index < units; index += gridDim.x, unit_parity ^= 1) {
+            if (index != blockIdx.x) unit = p.workspace.units[index];
+            QueryRegisters q;
+            load_q(p, unit, shared, thread, q);
+            RowState rows[2];
+            unit_tiles(unit, q, rows);
+            finish(unit, unit_parity, rows);
+        }
+    }
+};
+
+// ---- accumulate -------------------------------------------------------------------------------
+
+/// Normalises and stores this thread's two rows of O, 16 bytes a store.
+__device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                                          int32_t row, int32_t lane, int32_t half,
+                                          const float (&inverse)[2], const float (&o)[2][64]) {
+    const int64_t first_row = unit.partial >= 0
+                                  ? int64_t{unit.partial} * kTileRows
+                                  : int64_t{unit.first_node} * p.heads + unit.row_begin;
+    std::byte* const base =
+        static_cast<std::byte*>(unit.partial >= 0 ? p.workspace.partial_out : p.out);
+#pragma unroll
+    for (int32_t r = 0; r < 2; ++r) {
+        const int32_t tile_row = row + 8 * r;
+        std::byte* const to =
+            base + 2 * ((first_row + tile_row) * kMlaLatent + half * 256 + lane % 4 * 8);
+#pragma unroll
+        for (int32_t block = 0; block < 8; ++block) {  // 32 columns
+            uint32_t words[4];
+#pragma unroll
+            for (int32_t j = 0; j < 4; ++j) {
+                const float* const pair = &o[block / 4][(block % 4 * 4 + j) * 4 + 2 * r];
+                words[j] = ptx::pack_bf16(pair[0] * inverse[r], pair[1] * inverse[r]);
+            }
+            quad_transpose(words, lane);
+            if (tile_row < unit.rows)
+                *reinterpret_cast<uint4*>(to + block * 64) =
+                    make_uint4(words[0], words[1], words[2], words[3]);
+        }
+    }
+}
+
+__device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const std::byte* memory,
+                                           uint32_t shared, int32_t thread, int32_t half) {
+    const int32_t warp = thread / 32;
+    const int32_t lane = thread % 32;
+    const int32_t row = warp * 16 + lane / 4;
+    const float* const row_scale = reinterpret_cast<const float*>(memory + kRowScale);
+    const float* const row_inverse = reinterpret_cast<const float*>(memory + kRowInverse);
+    const int32_t* const rescale_flag = reinterpret_cast<const int32_t*>(memory + kRescaleFlag);
+    const uint64_t p_tile = wgmma::k_major(shared + kP);
+
+    WorkUnit unit = p.workspace.units[blockIdx.x];
+    const int32_t units = p.workspace.header->units;
+    ptx::grid_dependency_wait();  // the partials may still be read by the step before
+    Turn turn{0};
+    uint32_t unit_parity = 0;
+    for (int32_t index = blockIdx.x; index < units; index += gridDim.x, unit_parity ^= 1) {
+        if (index != blockIdx.x) unit = p.workspace.units[index];
+        float o[2][64];  // 128 columns each: one product cannot have 256 in a block of 512 threads
+        for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys, ++turn.count) {
+            const bool first = key == unit.key_begin;
+            ptx::mbarrier_wait(shared + kBarrierFull + 8 * turn.stage(), turn.parity());
+            ptx::mbarrier_wait(shared + kBarrierPFull, turn.count & 1);
+            if (!first && *const_cast<const volatile int32_t*>(rescale_flag + warp)) {
+                const float factor[2] = {*const_cast<const volatile float*>(row_scale + row),
+                                         *const_cast<const volatile float*>(row_scale + row + 8)};
+#pragma unroll
+                for (int32_t i = 0; i < 128; ++i) o[i / 64][i % 64] *= factor[i >> 1 & 1];
+            }
+            const uint64_t v_tile = wgmma::mn_major(
+                shared + kKv + turn.stage() * kTileBytes + half * 4 * kChunkBytes, kChunkBytes);
+            wgmma::touch(o[0]);
+            wgmma::touch(o[1]);
+            wgmma::fence();
+#pragma unroll
+            for (int32_t step = 0; step < kKeys / 16; ++step) {
+#pragma unroll
+                for (int32_t quarter = 0; quarter < 2; ++quarter)
+                    wgmma::ss_n128_bt(o[quarter], p_tile + step * 2,
+                                      v_tile + quarter * 2 * (kChunkBytes >> 4) + step * 128,
+                                      !first || step > 0);
+            }
+            wgmma::commit();
+            wgmma::wait<0>();
+            wgmma::touch(o[0]);
+            wgmma::touch(o[1]);
+            if (lane == 0) {
+                ptx::mbarrier_arrive(shared + kBarrierPEmpty);
+                ptx::mbarrier_arrive(shared + kBarrierEmpty + 8 * turn.stage());
+            }
+        }
+        ptx::mbarrier_wait(shared + kBarrierFinal, unit_parity);
+        const float inverse[2] = {
+            *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row),
+            *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row + 8)};
+        store_out(p, unit, row, lane, half, inverse, o);
+    }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+/// Grid: at most one block a multiprocessor, persistent. Block: kThreads.
+__global__ void __launch_bounds__(kThreads, 1)
+    attn_verify_mla_wgmma_kernel(const __grid_constant__ AttnVerifyMlaParams p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ std::byte raw_memory[];
+    const uint32_t raw = ptx::smem_address(raw_memory);
+    const uint32_t shared = (raw + 1023) & ~uint32_t{1023};
+    std::byte* const memory = raw_memory + (shared - raw);
+    if (threadIdx.x == 0) {
+        for (int32_t stage = 0; stage < kStages; ++stage) {
+            ptx::mbarrier_init(shared + kBarrierFull + 8 * stage, 128);
+            ptx::mbarrier_init(shared + kBarrierEmpty + 8 * stage, 8);
+        }
+        ptx::mbarrier_init(shared + kBarrierPFull, 4);
+        ptx::mbarrier_init(shared + kBarrierPEmpty, 8);
+        ptx::mbarrier_init(shared + kBarrierFinal, 4);
+        ptx::mbarrier_init_fence();
+    }
+    __syncthreads();
+    // One if for the roles: the compiler gives each branch the registers it asks for.
+    const int32_t thread = threadIdx.x % 128;
+    const int32_t role = threadIdx.x / 128;
+    if (role == 0) {
+        ptx::setmaxnreg_decrease<40>();
+        load(p, shared, thread);
+    } else if (role == 1) {
+        ptx::setmaxnreg_increase<136>();
+        ScoreRole(p, memory, shared, thread).run();
+    } else {
+        ptx::setmaxnreg_increase<168>();
+        accumulate(p, memory, shared, thread, role - 2);
+    }
+#endif
+}
+
+}  // namespace kd::mla_wgmma

@@ -1,0 +1,472 @@
+// The planner on the CPU: what attn_plan.cu decides, through attn_plan_ref, on random steps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernels/attn_plan/attn_plan_ref.h"
+#include "kernels/attn_plan/attn_workspace.h"
+
+namespace kd {
+
+namespace {
+
+class PlanRandom {
+  public:
+    explicit PlanRandom(uint32_t seed) : engine_(seed) {}
+    int32_t between(int32_t least, int32_t most) {
+        const auto choices = static_cast<uint32_t>(most - least) + 1;
+        return least + static_cast<int32_t>(static_cast<uint32_t>(engine_()) % choices);
+    }
+    bool one_in(int32_t n) { return between(1, n) == 1; }
+    template <class T>
+    T one_of(std::initializer_list<T> values) {
+        return values.begin()[between(0, static_cast<int32_t>(values.size()) - 1)];
+    }
+
+  private:
+    std::mt19937 engine_;
+};
+
+/// One step: the host arrays, the shape and what is planned for it.
+struct Step {
+    kdt_attn_shape shape = {};
+    std::vector<int32_t> context;
+    std::vector<int32_t> node_start{0};
+    std::vector<int32_t> depth;
+    std::vector<int64_t> pages_start;
+    int32_t max_nodes = 0;
+    int32_t max_context = 0;
+    int32_t multiprocessors = 132;
+    AttnWorkspace workspace;
+    PlanShape plan_shape = {};
+    AttnPlanResult plan;
+
+    int32_t requests() const { return static_cast<int32_t>(context.size()); }
+    int32_t nodes(int32_t r) const { return node_start[at(r) + 1] - node_start[at(r)]; }
+    int32_t group() const { return shape.heads / shape.kv_heads; }
+    int32_t row_tiles(int32_t r) const { return (nodes(r) * group() + kTileRows - 1) / kTileRows; }
+    static size_t at(int32_t i) { return static_cast<size_t>(i); }
+
+    void add(int32_t request_context, const std::vector<int32_t>& request_depth) {
+        pages_start.push_back(int64_t{1000000} * requests());
+        context.push_back(request_context);
+        depth.insert(depth.end(), request_depth.begin(), request_depth.end());
+        node_start.push_back(static_cast<int32_t>(depth.size()));
+        max_nodes = std::max(max_nodes, node_start.back());
+        max_context = std::max(max_context, request_context);
+    }
+    void make_plan(AttnEngine engine = AttnEngine::wgmma_sm90) {
+        workspace =
+            attn_workspace(shape, requests(), max_nodes, max_context, multiprocessors, nullptr);
+        plan_shape = kd::plan_shape(shape, workspace, multiprocessors, engine);
+        plan = attn_plan_ref(plan_shape, {.context = context,
+                                          .node_start = node_start,
+                                          .depth = depth,
+                                          .pages_start = pages_start});
+    }
+};
+
+kdt_attn_shape mla_shape(int32_t heads) {
+    kdt_attn_shape shape = {};
+    shape.struct_bytes = sizeof shape;
+    shape.kind = KDT_ATTN_MLA;
+    shape.heads = heads;
+    shape.kv_heads = 1;
+    shape.head_dim = 576;
+    return shape;
+}
+
+kdt_attn_shape random_shape(PlanRandom& random) {
+    kdt_attn_shape shape = mla_shape(random.one_of({1, 8, 12, 16, 32, 64, 128}));
+    shape.kv_format = random.one_of<int32_t>({KDT_KV_BF16, KDT_KV_FP8});
+    if (random.one_in(2)) {
+        const int32_t group = random.between(1, 16);
+        shape.kind = KDT_ATTN_GQA;
+        shape.kv_heads = random.between(1, 128 / group);
+        shape.heads = group * shape.kv_heads;
+        shape.head_dim = random.one_of({64, 96, 128, 256});
+        if (random.one_in(3)) shape.sliding_window = random.between(1, 5000);
+    }
+    return shape;
+}
+
+int32_t random_context(PlanRandom& random) {
+    switch (random.between(0, 4)) {
+        case 0:
+            return random.between(0, 130);
+        case 1:
+            return 64 * random.between(0, 260) + random.between(-1, 1) * random.between(0, 1);
+        case 2:
+            return random.between(0, 20000);
+        case 3:
+            return (8192 << random.between(0, 4)) + random.between(-70, 140);
+        default:
+            return random.between(0, 262144);
+    }
+}
+
+/// Depths of a random tree, the root first; parents anywhere before.
+std::vector<int32_t> random_tree(PlanRandom& random, int32_t nodes, int32_t max_depth) {
+    std::vector<int32_t> depth;
+    for (int32_t i = 0; i < nodes; ++i) {
+        const int32_t parent = random.one_in(3) ? i - 1 : random.between(0, std::max(0, i - 1));
+        const int32_t below = i == 0 ? 0 : depth[static_cast<size_t>(parent)] + 1;
+        depth.push_back(std::min(below, max_depth));
+    }
+    return depth;
+}
+
+Step random_step(PlanRandom& random) {
+    Step step;
+    step.shape = random_shape(random);
+    step.shape.max_depth = random.one_of({0, 1, 7, 16, 63, 64});
+    step.multiprocessors = random.one_of({1, 20, 66, 132, 188});
+    const int32_t requests = random.one_of({1, 1, 1, 2, 3, 8, 17, 64});
+    for (int32_t r = 0; r < requests; ++r) {
+        const int32_t nodes = random.one_in(5) ? 0 : random.one_of({1, 8, 17, 64, 128});
+        step.add(std::clamp(random_context(random), 0, 262144),
+                 random_tree(random, nodes, step.shape.max_depth));
+    }
+    if (random.one_in(2)) step.max_nodes += random.between(0, 300);
+    if (random.one_in(2)) step.max_context = 262144;
+    return step;
+}
+
+void expect_within_capacity(const Step& step) {
+    const PlanHeader& header = step.plan.header;
+    EXPECT_LE(header.units, step.workspace.unit_capacity);
+    EXPECT_LE(header.partials, step.workspace.partial_capacity);
+    EXPECT_LE(header.row_tiles, step.workspace.row_tile_capacity);
+    EXPECT_EQ(header.units, static_cast<int32_t>(step.plan.units.size()));
+    EXPECT_EQ(header.row_tiles, static_cast<int32_t>(step.plan.row_tiles.size()));
+    std::vector<bool> written(static_cast<size_t>(header.partials));
+    for (const WorkUnit& unit : step.plan.units) {
+        EXPECT_EQ(unit.context, step.context[Step::at(unit.request)]);
+        EXPECT_EQ(unit.nodes, step.nodes(unit.request));
+        EXPECT_EQ(unit.first_node, step.node_start[Step::at(unit.request)]);
+        EXPECT_EQ(unit.pages_begin, step.pages_start[Step::at(unit.request)]);
+        if (unit.partial < 0) continue;
+        ASSERT_LT(unit.partial, header.partials);
+        EXPECT_FALSE(written[static_cast<size_t>(unit.partial)]);
+        written[static_cast<size_t>(unit.partial)] = true;
+    }
+    EXPECT_TRUE(std::ranges::all_of(written, [](bool w) { return w; }));
+}
+
+using TileKey = std::tuple<int32_t, int32_t, int32_t>;  // request, K/V head, first row
+
+/// Units by the row tile they work for, in the order of the list.
+std::map<TileKey, std::vector<WorkUnit>> units_of_tiles(const Step& step) {
+    std::map<TileKey, std::vector<WorkUnit>> tiles;
+    for (const WorkUnit& unit : step.plan.units) {
+        if (unit.path_node >= 0) continue;
+        tiles[{unit.request, unit.kv_head, unit.row_begin}].push_back(unit);
+    }
+    return tiles;
+}
+
+std::map<TileKey, RowTile> row_tiles_of(const Step& step) {
+    std::map<TileKey, RowTile> tiles;
+    for (const RowTile& tile : step.plan.row_tiles) {
+        const auto [at, is_new] =
+            tiles.emplace(TileKey{tile.request, tile.kv_head, tile.row_begin}, tile);
+        EXPECT_TRUE(is_new);
+    }
+    return tiles;
+}
+
+/// Every row tile of every request: its keys are covered once, in order, in parts of whole tiles
+/// that differ by at most one; split ones, and no others, have an entry for the combine.
+void expect_fast_plan_covers(const Step& step) {
+    const auto units = units_of_tiles(step);
+    const auto row_tiles = row_tiles_of(step);
+    size_t seen = 0;
+    size_t split = 0;
+    for (int32_t r = 0; r < step.requests(); ++r) {
+        const int32_t keys = step.context[Step::at(r)] + step.nodes(r);
+        const int32_t window = step.shape.sliding_window;
+        const int32_t oldest = window > 0 ? std::max(0, step.context[Step::at(r)] - window + 1) : 0;
+        for (int32_t kv_head = 0; kv_head < step.shape.kv_heads; ++kv_head) {
+            for (int32_t tile = 0; tile < step.row_tiles(r); ++tile) {
+                const TileKey key{r, kv_head, tile * kTileRows};
+                ASSERT_TRUE(units.contains(key));
+                const std::vector<WorkUnit>& parts = units.at(key);
+                ++seen;
+                int32_t next = oldest / kTileKeys * kTileKeys;
+                int32_t least = INT32_MAX;
+                int32_t most = 0;
+                for (size_t i = 0; i < parts.size(); ++i) {
+                    const WorkUnit& unit = parts[i];
+                    EXPECT_EQ(unit.rows,
+                              std::min(kTileRows, step.nodes(r) * step.group() - tile * kTileRows));
+                    EXPECT_EQ(unit.key_begin, next);
+                    EXPECT_EQ(unit.segment_keys, 0);
+                    EXPECT_GT(unit.key_end, unit.key_begin);
+                    if (i + 1 < parts.size()) {
+                        EXPECT_EQ(unit.key_end % kTileKeys, 0);
+                    }
+                    const int32_t tiles = ceil_div(unit.key_end - unit.key_begin, kTileKeys);
+                    least = std::min(least, tiles);
+                    most = std::max(most, tiles);
+                    next = unit.key_end;
+                }
+                EXPECT_EQ(next, keys);
+                EXPECT_LE(most - least, 1);
+                EXPECT_EQ(row_tiles.contains(key), parts.size() > 1);
+                if (parts.size() == 1) {
+                    EXPECT_EQ(parts[0].partial, -1);
+                    continue;
+                }
+                ++split;
+                const RowTile& entry = row_tiles.at(key);
+                EXPECT_EQ(entry.rows, parts[0].rows);
+                EXPECT_EQ(entry.path_partial, -1);
+                ASSERT_EQ(static_cast<size_t>(entry.partials), parts.size());
+                EXPECT_EQ(merge_chunks(entry), ceil_div(entry.partials, kMergeChunk));
+                EXPECT_LE(merge_chunks(entry), step.plan.header.most_chunks);
+                for (size_t i = 0; i < parts.size(); ++i) {
+                    EXPECT_EQ(parts[i].partial, entry.first_partial + static_cast<int32_t>(i));
+                }
+            }
+        }
+    }
+    EXPECT_EQ(seen, units.size());
+    EXPECT_EQ(split, row_tiles.size());
+}
+
+/// Neighbours in the list read the same keys: row tiles fastest, then K/V heads, then parts.
+void expect_row_tiles_fastest(const Step& step) {
+    for (size_t i = 1; i < step.plan.units.size(); ++i) {
+        const WorkUnit& a = step.plan.units[i - 1];
+        const WorkUnit& b = step.plan.units[i];
+        EXPECT_LT(std::tie(a.request, a.key_begin, a.kv_head, a.row_begin),
+                  std::tie(b.request, b.key_begin, b.kv_head, b.row_begin));
+    }
+}
+
+/// What a row's result is made of, in the order it is made: for each merge chunk the key ranges
+/// that the row sees, one a partial. [chunk][partial] (segment length, first key, end).
+using Recipe = std::vector<std::vector<std::array<int32_t, 3>>>;
+
+/// The recipe of a node by the definition: of its position, maximal depth and window alone.
+Recipe defined_recipe(int32_t position, int32_t max_depth, int32_t window) {
+    const int32_t oldest = window > 0 ? std::max(0, position - window + 1) : 0;
+    const int32_t boundary = path_boundary(position, max_depth);
+    const int32_t segment = path_segment(boundary);
+    std::map<int32_t, std::vector<std::array<int32_t, 3>>> chunks;
+    for (int32_t k = 0; k * segment < boundary; ++k) {
+        const int32_t begin = std::max(k * segment, oldest);
+        const int32_t end = std::min((k + 1) * segment, boundary);
+        if (begin < end) chunks[k / kMergeChunk].push_back({segment, begin, end});
+    }
+    Recipe recipe;
+    for (auto& [chunk, partials] : chunks) recipe.push_back(partials);
+    recipe.push_back({{0, std::max(boundary, oldest), position + 1}});
+    return recipe;
+}
+
+/// The same, replayed from the plan for one node, head of the group and K/V head.
+Recipe planned_recipe(const Step& step, const std::map<TileKey, RowTile>& tiles,
+                      const std::map<int32_t, WorkUnit>& unit_of_partial, int32_t r,
+                      int32_t kv_head, int32_t node, int32_t group_head) {
+    const int32_t row = node * step.group() + group_head;
+    const RowTile& tile = tiles.at({r, kv_head, row / kTileRows * kTileRows});
+    const int32_t position =
+        step.context[Step::at(r)] + step.depth[Step::at(step.node_start[Step::at(r)] + node)];
+    const int32_t window = step.shape.sliding_window;
+    const int32_t oldest = window > 0 ? std::max(0, position - window + 1) : 0;
+    const int32_t boundary = path_boundary(position, step.shape.max_depth);
+    Recipe recipe;
+    for (int32_t chunk = 0; chunk < merge_chunks(tile); ++chunk) {
+        const PartialRange range = merge_chunk(tile, chunk);
+        EXPECT_LT(range.begin, range.end);
+        EXPECT_LE(range.end - range.begin, kMergeChunk);
+        std::vector<std::array<int32_t, 3>> partials;
+        for (int32_t i = range.begin; i < range.end; ++i) {
+            const WorkUnit& unit = unit_of_partial.at(tile.first_partial + i);
+            EXPECT_EQ(std::tie(unit.request, unit.kv_head, unit.row_begin),
+                      std::tie(tile.request, tile.kv_head, tile.row_begin));
+            EXPECT_EQ(unit.key_begin % kTileKeys, 0);
+            EXPECT_LE(unit.key_end, step.context[Step::at(r)]);
+            if (path_segment(boundary) != unit.segment_keys) continue;
+            const int32_t begin = std::max(unit.key_begin, oldest);
+            const int32_t end = std::min(unit.key_end, boundary);
+            if (begin < end) partials.push_back({unit.segment_keys, begin, end});
+        }
+        if (!partials.empty()) recipe.push_back(partials);
+    }
+    const int32_t blocks = ceil_div(step.group(), kTileRows);
+    const int32_t path = tile.path_partial + (node * step.shape.kv_heads + kv_head) * blocks +
+                         group_head / kTileRows;
+    const WorkUnit& unit = unit_of_partial.at(path);
+    EXPECT_EQ(unit.path_node, node);
+    EXPECT_EQ(unit.kv_head, kv_head);
+    EXPECT_EQ(unit.request, r);
+    EXPECT_EQ(unit.row_begin + group_head % kTileRows, row);
+    EXPECT_GT(unit.rows, group_head % kTileRows);
+    EXPECT_LE(unit.key_end - unit.key_begin, step.workspace.path_capacity);
+    recipe.push_back({{0, std::max(unit.key_begin, oldest), unit.key_end}});
+    return recipe;
+}
+
+void expect_deterministic_recipes(const Step& step, PlanRandom& random) {
+    const auto tiles = row_tiles_of(step);
+    std::map<int32_t, WorkUnit> unit_of_partial;
+    for (const WorkUnit& unit : step.plan.units) unit_of_partial[unit.partial] = unit;
+    size_t row_tiles = 0;
+    for (int32_t r = 0; r < step.requests(); ++r) {
+        row_tiles += Step::at(step.row_tiles(r) * step.shape.kv_heads);
+        for (int32_t node = 0; node < step.nodes(r); ++node) {
+            const int32_t kv_head = random.between(0, step.shape.kv_heads - 1);
+            const int32_t group_head = random.between(0, step.group() - 1);
+            const int32_t position = step.context[Step::at(r)] +
+                                     step.depth[Step::at(step.node_start[Step::at(r)] + node)];
+            const Recipe planned =
+                planned_recipe(step, tiles, unit_of_partial, r, kv_head, node, group_head);
+            EXPECT_EQ(planned,
+                      defined_recipe(position, step.shape.max_depth, step.shape.sliding_window))
+                << "request " << r << ", node " << node << ", position " << position;
+        }
+    }
+    EXPECT_EQ(tiles.size(), row_tiles);
+    EXPECT_LE(step.plan.header.most_chunks, kMostPathChunks);
+}
+
+}  // namespace
+
+TEST(AttnPlan, FastModeCoversEveryRowTileAndKeyTileOnce) {
+    for (uint32_t seed = 0; seed < 3000; ++seed) {
+        SCOPED_TRACE("seed " + std::to_string(seed));
+        PlanRandom random(seed);
+        Step step = random_step(random);
+        if (random.one_in(4)) step.shape.splits = random.one_of({1, 2, 16, 64, 5000});
+        step.make_plan(random.one_of(
+            {AttnEngine::wgmma_sm90, AttnEngine::mma_sync_sm90, AttnEngine::mma_sync_sm120}));
+        expect_within_capacity(step);
+        expect_fast_plan_covers(step);
+        expect_row_tiles_fastest(step);
+        if (testing::Test::HasFailure()) return;
+    }
+}
+
+TEST(AttnPlan, DeterministicRecipeIsAFunctionOfThePath) {
+    for (uint32_t seed = 0; seed < 600; ++seed) {
+        SCOPED_TRACE("seed " + std::to_string(seed));
+        PlanRandom random(seed);
+        Step step = random_step(random);
+        step.shape.mode = KDT_ATTN_DETERMINISTIC;
+        if (step.requests() > 3) {  // the replay is slow on large plans
+            step.shape.heads = step.shape.kv_heads = 1;
+        }
+        step.make_plan();
+        expect_within_capacity(step);
+        expect_deterministic_recipes(step, random);
+        if (testing::Test::HasFailure()) return;
+    }
+}
+
+TEST(AttnPlan, DeterministicRecipeAroundASegmentLengthChange) {
+    // At boundary 8192 segments have 64 keys, at 8256 128: one request with nodes of both.
+    PlanRandom random(1);
+    Step step;
+    step.shape = mla_shape(8);
+    step.shape.mode = KDT_ATTN_DETERMINISTIC;
+    step.shape.max_depth = 16;
+    std::vector<int32_t> chain(17);
+    std::iota(chain.begin(), chain.end(), 0);
+    step.add(8256 + 8, chain);
+    step.make_plan();
+    const int32_t last = step.plan.row_tiles[0].partials;
+    EXPECT_EQ(last, 128 + 65);
+    EXPECT_EQ(step.plan.row_tiles[0].first_class, 128);
+    EXPECT_EQ(step.plan.header.most_chunks, kMostPathChunks);
+    expect_within_capacity(step);
+    expect_deterministic_recipes(step, random);
+}
+
+TEST(AttnPlan, ForcedSplits) {
+    Step step;
+    step.shape = mla_shape(8);
+    step.add(4096, std::vector<int32_t>(8, 0));
+    for (const int32_t splits : {1, 2, 16, 64, 65, 66, 1000}) {
+        step.shape.splits = splits;
+        step.make_plan();
+        EXPECT_EQ(step.plan.header.units, std::min(splits, 65)) << splits;
+    }
+    // 256 row tiles by 64 parts do not fit: as many parts as 16 partials a multiprocessor allow.
+    step = {};
+    step.shape = mla_shape(128);
+    step.shape.splits = 64;
+    step.add(65536, std::vector<int32_t>(128, 0));
+    step.make_plan();
+    EXPECT_EQ(step.plan.header.units, 256 * (16 * 132 / 256));
+}
+
+TEST(AttnPlan, EmptySteps) {
+    for (const int32_t mode : {KDT_ATTN_FAST, KDT_ATTN_DETERMINISTIC}) {
+        Step step;
+        step.shape = mla_shape(8);
+        step.shape.mode = mode;
+        step.add(1000, {});
+        step.add(0, {});
+        step.make_plan();
+        EXPECT_EQ(step.plan.header.units, 0);
+        EXPECT_EQ(step.plan.header.row_tiles, 0);
+        EXPECT_EQ(step.plan.header.most_chunks, 0);
+    }
+}
+
+TEST(AttnPlan, SplitsFollowContextRowsAndDevice) {
+    auto units = [](int32_t heads, int32_t nodes, int32_t context, int32_t requests = 1) {
+        Step step;
+        step.shape = mla_shape(heads);
+        for (int32_t r = 0; r < requests; ++r) {
+            step.add(context, std::vector<int32_t>(static_cast<size_t>(nodes), 0));
+        }
+        step.make_plan();
+        return step.plan.header.units;
+    };
+    EXPECT_EQ(units(8, 8, 0), 1);          // one tile
+    EXPECT_GT(units(8, 8, 131072), 64);    // most multiprocessors, one row tile
+    EXPECT_LE(units(8, 8, 131072), 132);   // one wave
+    EXPECT_LE(units(64, 32, 65536), 132);  // 32 row tiles, 4 parts
+    EXPECT_GT(units(64, 32, 65536), 120);
+    EXPECT_EQ(units(8, 128, 16384, 64), 64 * 16);  // 7.8 waves without a cut
+}
+
+TEST(AttnPlan, WorkspacePartsAreAlignedAndApart) {
+    for (uint32_t seed = 0; seed < 200; ++seed) {
+        PlanRandom random(seed);
+        Step step = random_step(random);
+        step.shape.mode = random.between(0, 1);
+        step.max_nodes = std::max(step.max_nodes, 1);
+        alignas(256) static std::byte base[1];
+        const AttnWorkspace w = attn_workspace(step.shape, step.requests(), step.max_nodes,
+                                               step.max_context, 132, base);
+        const std::array<std::pair<const void*, size_t>, 6> parts = {{
+            {w.header, sizeof(PlanHeader)},
+            {w.units, Step::at(w.unit_capacity) * sizeof(WorkUnit)},
+            {w.row_tiles, Step::at(w.row_tile_capacity) * sizeof(RowTile)},
+            {w.path_slots, Step::at(step.max_nodes) * Step::at(w.path_capacity) * 4},
+            {w.partial_lse, Step::at(w.partial_capacity) * kTileRows * 4},
+            {w.partial_out,
+             Step::at(w.partial_capacity) * kTileRows * 2 * Step::at(attn_value_dim(step.shape))},
+        }};
+        auto next = reinterpret_cast<uintptr_t>(base);
+        for (const auto& [begin, bytes] : parts) {
+            EXPECT_EQ(reinterpret_cast<uintptr_t>(begin) % 256, 0u);
+            EXPECT_GE(reinterpret_cast<uintptr_t>(begin), next);
+            next = reinterpret_cast<uintptr_t>(begin) + bytes;
+        }
+        EXPECT_LE(next, reinterpret_cast<uintptr_t>(base) + w.bytes);
+    }
+}
+
+}  // namespace kd

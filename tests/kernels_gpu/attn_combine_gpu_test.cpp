@@ -1,0 +1,221 @@
+// attn_combine on random partials against its reference, and to the bit where it has to be.
+#include <cmath>
+#include <limits>
+
+#include "device_array.h"
+#include "kernels/attn_combine/attn_combine.h"
+#include "kernels/attn_combine/attn_combine_ref.h"
+#include "kernels/attn_plan/attn_merge.h"
+#include "kernels/cases/random.h"
+
+namespace kd {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+constexpr uint16_t kNaNBits = 0x7fff;
+
+/// Row tiles of one request, and partials for them.
+struct Partials {
+    int32_t value_dim;
+    int32_t kv_heads;
+    int32_t group;
+    int32_t nodes;
+    std::vector<RowTile> tiles;
+    int32_t partials = 0;
+    std::vector<float> lse;
+    std::vector<uint16_t> out;
+
+    int32_t heads() const { return kv_heads * group; }
+
+    /// `counts[i % ...]`: partials of row tile i; deterministic: of two classes, and a path.
+    Partials(int32_t dim, int32_t kv_heads_, int32_t group_, int32_t nodes_,
+             std::vector<int32_t> counts, bool deterministic, uint32_t seed)
+        : value_dim(dim), kv_heads(kv_heads_), group(group_), nodes(nodes_) {
+        for (int32_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
+            for (int32_t row = 0; row < nodes * group; row += kTileRows) {
+                const int32_t count = counts[tiles.size() % counts.size()];
+                tiles.push_back({.request = 0,
+                                 .kv_head = kv_head,
+                                 .row_begin = row,
+                                 .rows = std::min(kTileRows, nodes * group - row),
+                                 .first_partial = partials,
+                                 .partials = count,
+                                 .path_partial = -1,
+                                 .first_class = static_cast<uint16_t>(count),
+                                 .phase = {0, 0}});
+                partials += count;
+            }
+        }
+        if (deterministic) {
+            for (RowTile& tile : tiles) {
+                tile.path_partial = partials;
+                tile.first_class = static_cast<uint16_t>(tile.partials * 2 / 3);
+                tile.phase[0] = 5;
+            }
+            partials += nodes * kv_heads * ((group + kTileRows - 1) / kTileRows);
+        }
+        CaseRandom random(seed);
+        lse.assign(static_cast<size_t>(partials) * kTileRows, kNothing);
+        out.assign(lse.size() * static_cast<size_t>(dim), kNaNBits);
+        for (size_t row = 0; row < lse.size(); ++row) {
+            if (random.below(4) == 0) continue;  // saw no key; its values are NaN
+            lse[row] = random.value(12);
+            for (size_t i = 0; i < static_cast<size_t>(dim); ++i) {
+                out[row * static_cast<size_t>(dim) + i] = f32_to_bf16(random.value());
+            }
+        }
+    }
+
+    struct Result {
+        std::vector<uint16_t> out;
+        std::vector<float> lse;
+    };
+    Result run(int32_t multiprocessors) const {
+        int32_t most_chunks = 0;
+        for (const RowTile& tile : tiles) {
+            most_chunks =
+                std::max(most_chunks, merge_chunks(tile) + (tile.path_partial >= 0 ? 1 : 0));
+        }
+        const std::vector<PlanHeader> header = {{.units = 0,
+                                                 .row_tiles = static_cast<int32_t>(tiles.size()),
+                                                 .partials = partials,
+                                                 .most_chunks = most_chunks,
+                                                 .reserved = {}}};
+        const DeviceArray<PlanHeader> d_header(header);
+        const DeviceArray<RowTile> d_tiles(tiles);
+        const DeviceArray<float> d_partial_lse(lse);
+        const DeviceArray<uint16_t> d_partial_out(out);
+        const DeviceArray<int32_t> d_node_start({0, nodes});
+        const auto rows = static_cast<size_t>(nodes * heads());
+        const DeviceArray<uint16_t> d_out(
+            std::vector<uint16_t>(rows * static_cast<size_t>(value_dim), kNaNBits));
+        const DeviceArray<float> d_lse(std::vector<float>(rows, std::nanf("")));
+        AttnCombineParams params = {};
+        params.batch.node_start = d_node_start.data();
+        params.batch.requests = 1;
+        params.workspace.header = d_header.data();
+        params.workspace.row_tiles = d_tiles.data();
+        params.workspace.partial_lse = d_partial_lse.data();
+        params.workspace.partial_out = d_partial_out.data();
+        params.workspace.row_tile_capacity = static_cast<int32_t>(tiles.size());
+        params.heads = heads();
+        params.kv_heads = kv_heads;
+        params.value_dim = value_dim;
+        params.max_nodes = nodes;
+        params.multiprocessors = multiprocessors;
+        params.out = d_out.data();
+        params.lse = d_lse.data();
+        EXPECT_TRUE(ok(attn_combine(params, nullptr)));
+        return {d_out.read(), d_lse.read()};
+    }
+
+    /// Index of a row's partial among all, in merge order: [0, partials), then the path.
+    size_t partial_row(const RowTile& tile, int32_t row, int32_t partial) const {
+        if (partial < tile.partials) {
+            return static_cast<size_t>((tile.first_partial + partial) * kTileRows + row);
+        }
+        const int32_t node = (tile.row_begin + row) / group;
+        const int32_t head = (tile.row_begin + row) % group;
+        const int32_t blocks = (group + kTileRows - 1) / kTileRows;
+        const int32_t path =
+            tile.path_partial + (node * kv_heads + tile.kv_head) * blocks + head / kTileRows;
+        return static_cast<size_t>(path * kTileRows + head % kTileRows);
+    }
+    size_t output_row(const RowTile& tile, int32_t row) const {
+        const int32_t node = (tile.row_begin + row) / group;
+        const int32_t head = (tile.row_begin + row) % group;
+        return static_cast<size_t>(node * heads() + tile.kv_head * group + head);
+    }
+};
+
+void expect_matches_reference(const Partials& p, const Partials::Result& got) {
+    const auto dim = static_cast<size_t>(p.value_dim);
+    for (const RowTile& tile : p.tiles) {
+        for (int32_t row = 0; row < tile.rows; ++row) {
+            std::vector<float> lse;
+            std::vector<float> values;
+            for (int32_t i = 0; i < tile.partials + (tile.path_partial >= 0 ? 1 : 0); ++i) {
+                const size_t from = p.partial_row(tile, row, i);
+                lse.push_back(p.lse[from]);
+                for (size_t c = 0; c < dim; ++c) {
+                    values.push_back(bf16_to_f32(p.out[from * dim + c]));
+                }
+            }
+            const CombinedRow expected = attn_combine_ref(lse, values);
+            const size_t at = p.output_row(tile, row);
+            if (std::isinf(expected.lse)) {
+                ASSERT_EQ(got.lse[at], kNothing);
+            } else {
+                ASSERT_NEAR(got.lse[at], expected.lse, 1e-5);
+            }
+            for (size_t c = 0; c < dim; ++c) {  // half a step of bf16, and float sums
+                ASSERT_NEAR(bf16_to_f32(got.out[at * dim + c]), expected.out[c],
+                            std::fabs(expected.out[c]) * 0x1p-8 + 1e-5)
+                    << "row tile at " << tile.row_begin << ", row " << row << ", column " << c;
+            }
+        }
+    }
+}
+
+}  // namespace
+
+using AttnCombineGpu = GpuTest;
+
+TEST_F(AttnCombineGpu, MatchesTheReference) {
+    uint32_t seed = 0;
+    for (const int32_t dim : {64, 96, 128, 256, 512}) {
+        for (const std::vector<int32_t>& counts :
+             {std::vector<int32_t>{2}, {12, 13}, {3, 40, 7}, {132}, {190, 2}, {500}}) {
+            for (const bool deterministic : {false, true}) {
+                if (deterministic && counts[0] > 190) continue;
+                SCOPED_TRACE("dim " + std::to_string(dim) + ", partials " +
+                             std::to_string(counts[0]) + (deterministic ? ", det" : ""));
+                const bool mla = dim == 512;
+                const Partials p(dim, mla ? 1 : 2, mla ? 8 : 5, mla ? 11 : 17, counts,
+                                 deterministic, ++seed);
+                const Partials::Result first = p.run(132);
+                expect_matches_reference(p, first);
+                const Partials::Result second = p.run(7);  // another grid
+                EXPECT_TRUE(same_bytes(second.out, first.out, 2 * dim));
+                EXPECT_TRUE(same_bytes(second.lse, first.lse, 4));
+                if (HasFailure()) return;
+            }
+        }
+    }
+}
+
+// Deterministic mode: segments of the other class, and segments that this row does not see behind
+// its own, change no bit.
+TEST_F(AttnCombineGpu, ForeignSegmentsChangeNothing) {
+    for (const int32_t own : {1, 11, 12, 13, 65, 128}) {
+        Partials small(512, 1, 8, 4, {own}, true, 99);
+        Partials large(512, 1, 8, 4, {own + 47}, true, 99);
+        const auto dim = static_cast<size_t>(512);
+        for (RowTile& tile : small.tiles) {
+            tile.first_class = static_cast<uint16_t>(own);
+            tile.phase[0] = 0;
+        }
+        for (RowTile& tile : large.tiles) {  // three more of this class, then 44 of another
+            tile.first_class = static_cast<uint16_t>(own + 3);
+            tile.phase[0] = 0;
+        }
+        for (int32_t row = 0; row < small.tiles[0].rows; ++row) {
+            for (int32_t i = 0; i <= own + 47; ++i) {
+                const size_t to = large.partial_row(large.tiles[0], row, i);
+                const bool foreign = i >= own && i < own + 47;
+                const size_t from =
+                    small.partial_row(small.tiles[0], row, foreign ? 0 : std::min(i, own));
+                large.lse[to] = foreign ? kNothing : small.lse[from];
+                for (size_t c = 0; c < dim; ++c) {
+                    large.out[to * dim + c] = foreign ? kNaNBits : small.out[from * dim + c];
+                }
+            }
+        }
+        const Partials::Result a = small.run(132);
+        const Partials::Result b = large.run(132);
+        EXPECT_TRUE(same_bytes(b.out, a.out, 2 * 512)) << own << " segments";
+        EXPECT_TRUE(same_bytes(b.lse, a.lse, 4)) << own << " segments";
+    }
+}
+
+}  // namespace kd

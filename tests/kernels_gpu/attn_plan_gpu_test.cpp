@@ -1,0 +1,177 @@
+// The plan that the device writes against the one of the host, entry by entry, through the C ABI.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "device_array.h"
+#include "kernels/attn_plan/attn_plan_ref.h"
+#include "kernels/attn_plan/attn_workspace.h"
+#include "kernels/cases/random.h"
+
+namespace kd {
+namespace {
+
+struct Step {
+    kdt_attn_shape shape = {};
+    int32_t max_nodes = 0;
+    int32_t max_context = 0;
+    std::vector<int32_t> context;
+    std::vector<int32_t> node_start{0};
+    std::vector<int32_t> tail_slots;
+    std::vector<uint64_t> ancestors;
+    std::vector<int32_t> depth;
+    std::vector<int32_t> pages;
+    std::vector<int64_t> pages_start;
+
+    explicit Step(uint32_t seed) {
+        CaseRandom random(seed);
+        shape.struct_bytes = sizeof shape;
+        shape.mode = random.below(2);
+        shape.kind = random.below(2);
+        shape.kv_heads = shape.kind == KDT_ATTN_MLA ? 1 : 1 + random.below(4);
+        const int32_t group =
+            shape.kind == KDT_ATTN_MLA ? 8 << random.below(5) : 1 + random.below(16);
+        shape.heads = group * shape.kv_heads;
+        shape.head_dim = shape.kind == KDT_ATTN_MLA ? 576 : 128;
+        shape.max_depth = random.below(65);
+        if (shape.kind == KDT_ATTN_GQA && random.below(3) == 0) {
+            shape.sliding_window = 1 + random.below(3000);
+        }
+        if (random.below(5) == 0) shape.splits = 1 + random.below(100);
+        const int32_t requests = seed % 4 == 0 ? 64 : 1 + random.below(5);
+        for (int32_t r = 0; r < requests; ++r) add_request(random);
+        max_nodes = node_start.back() + random.below(10);
+    }
+
+    int32_t requests() const { return static_cast<int32_t>(context.size()); }
+
+  private:
+    void add_request(CaseRandom& random) {
+        const int32_t limits[] = {70, 3000, 8400, 70000};
+        context.push_back(random.below(limits[random.below(4)]));
+        max_context = std::max(max_context, context.back());
+        pages_start.push_back(static_cast<int64_t>(pages.size()));
+        for (int32_t p = 0; p < context.back(); p += 16) pages.push_back(random.below(1 << 24));
+        const size_t first = depth.size();
+        const int32_t nodes = random.below(6) == 0 ? 0 : 1 + random.below(128);
+        for (int32_t i = 0; i < nodes; ++i) {
+            size_t parent = first + static_cast<size_t>(random.below(std::max(1, i)));
+            if (i > 0 && depth[parent] == shape.max_depth) parent = first;
+            const bool is_root = i == 0 || shape.max_depth == 0;
+            depth.push_back(is_root ? 0 : depth[parent] + 1);
+            for (size_t word = 0; word < 2; ++word) {
+                const uint64_t self =
+                    static_cast<size_t>(i / 64) == word ? uint64_t{1} << i % 64 : 0;
+                ancestors.push_back(self | (is_root ? 0 : ancestors[2 * parent + word]));
+            }
+            tail_slots.push_back(random.below(1 << 28));
+        }
+        node_start.push_back(static_cast<int32_t>(depth.size()));
+    }
+};
+
+template <class T>
+std::vector<T> from_device(const T* data, int32_t count) {
+    std::vector<T> values(static_cast<size_t>(count));
+    if (count > 0) {
+        EXPECT_TRUE(
+            ok(cudaMemcpy(values.data(), data, values.size() * sizeof(T), cudaMemcpyDeviceToHost)));
+    }
+    return values;
+}
+
+/// Slots of the keys of `node`'s path, by the definition.
+std::vector<int32_t> path_slots_of(const Step& step, size_t r, int32_t node) {
+    const auto first = static_cast<size_t>(step.node_start[r]);
+    const size_t at = first + static_cast<size_t>(node);
+    const int32_t position = step.context[r] + step.depth[at];
+    std::vector<int32_t> slots;
+    for (int32_t p = path_boundary(position, step.shape.max_depth); p < step.context[r]; ++p) {
+        const auto page = static_cast<size_t>(step.pages_start[r] + p / 16);
+        slots.push_back(step.pages[page] * 16 + p % 16);
+    }
+    std::vector<std::pair<int32_t, int32_t>> ancestors;
+    for (int32_t a = 0; a < 128; ++a) {
+        if ((step.ancestors[2 * at + static_cast<size_t>(a / 64)] >> (a % 64) & 1) == 0) continue;
+        const size_t ancestor = first + static_cast<size_t>(a);
+        ancestors.emplace_back(step.depth[ancestor], step.tail_slots[ancestor]);
+    }
+    std::ranges::sort(ancestors);
+    for (const auto& [depth, slot] : ancestors) slots.push_back(slot);
+    return slots;
+}
+
+}  // namespace
+
+using AttnPlanGpu = GpuTest;
+
+TEST_F(AttnPlanGpu, MatchesTheHost) {
+    cudaDeviceProp device = {};
+    ASSERT_TRUE(ok(cudaGetDeviceProperties(&device, 0)));
+    const AttnEngine engine =
+        device.major == 9 ? AttnEngine::wgmma_sm90 : AttnEngine::mma_sync_sm120;
+    for (uint32_t seed = 0; seed < 120; ++seed) {
+        SCOPED_TRACE("seed " + std::to_string(seed));
+        const Step step(seed);
+        const DeviceArray<int32_t> context(step.context), node_start(step.node_start),
+            tail_slots(step.tail_slots), depth(step.depth), pages(step.pages);
+        const DeviceArray<uint64_t> ancestors(step.ancestors);
+        const DeviceArray<int64_t> pages_start(step.pages_start);
+        kdt_attn_batch batch = {};
+        batch.struct_bytes = sizeof batch;
+        batch.requests = step.requests();
+        batch.max_nodes = step.max_nodes;
+        batch.max_context = step.max_context;
+        batch.page_size = 16;
+        batch.context = context.data();
+        batch.node_start = node_start.data();
+        batch.tail_slots = tail_slots.data();
+        batch.ancestors = ancestors.data();
+        batch.depth = depth.data();
+        batch.pages = pages.data();
+        batch.pages_start = pages_start.data();
+
+        // Only the plan's part of the workspace is allocated: no partial is written.
+        auto layout = [&](void* base) {
+            return attn_workspace(step.shape, step.requests(), step.max_nodes, step.max_context,
+                                  device.multiProcessorCount, base);
+        };
+        alignas(256) static std::byte origin[1];
+        const auto plan_bytes =
+            static_cast<size_t>(reinterpret_cast<uintptr_t>(layout(origin).partial_lse) -
+                                reinterpret_cast<uintptr_t>(origin));
+        const DeviceArray<uint8_t> memory(std::vector<uint8_t>(plan_bytes, 0xff));
+        const AttnWorkspace w = layout(memory.data());
+        EXPECT_EQ(kdt_attn_plan(&step.shape, &batch, memory.data(), w.bytes, nullptr), KDT_OK)
+            << kdt_last_error();
+        EXPECT_TRUE(ok(cudaDeviceSynchronize()));
+
+        const PlanShape shape = plan_shape(step.shape, w, device.multiProcessorCount, engine);
+        const AttnPlanResult plan = attn_plan_ref(shape, {.context = step.context,
+                                                          .node_start = step.node_start,
+                                                          .depth = step.depth,
+                                                          .pages_start = step.pages_start});
+        const PlanHeader header = from_device(w.header, 1)[0];
+        EXPECT_EQ(std::memcmp(&header, &plan.header, sizeof header), 0)
+            << header.units << " units, expected " << plan.header.units << "; " << header.partials
+            << " partials, expected " << plan.header.partials;
+        EXPECT_TRUE(
+            same_bytes(from_device(w.units, plan.header.units), plan.units, sizeof(WorkUnit)));
+        EXPECT_TRUE(same_bytes(from_device(w.row_tiles, plan.header.row_tiles), plan.row_tiles,
+                               sizeof(RowTile)));
+        if (shape.deterministic) {
+            for (size_t r = 0; r < step.context.size(); ++r) {
+                for (int32_t node = 0; node < step.node_start[r + 1] - step.node_start[r]; ++node) {
+                    const std::vector<int32_t> expected = path_slots_of(step, r, node);
+                    const int64_t at = int64_t{step.node_start[r] + node} * w.path_capacity;
+                    EXPECT_EQ(from_device(w.path_slots + at, static_cast<int32_t>(expected.size())),
+                              expected)
+                        << "request " << r << ", node " << node;
+                }
+            }
+        }
+        if (HasFailure()) return;
+    }
+}
+
+}  // namespace kd
