@@ -94,8 +94,13 @@ __device__ __forceinline__ void prefetch_l2(const void* from, uint32_t bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-__device__ __forceinline__ void store_shared(uint32_t to, uint32_t word) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+/// Four 8 x 8 matrices of 16-bit values to shared memory: lane l gives the address of row l % 8 of
+/// matrix l / 8, and of matrix i the two values of row l / 4 at columns 2 (l % 4) + {0, 1}.
+__device__ __forceinline__ void store_matrices(uint32_t to, uint32_t m0, uint32_t m1, uint32_t m2,
+                                               uint32_t m3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+                 : "memory");
 }
 
 /// Orders this thread's ordinary shared-memory accesses against the asynchronous units (wgmma,
@@ -107,22 +112,6 @@ __device__ __forceinline__ void fence_async_proxy() {
 /// Barrier `id` (1..15) over `threads` threads of the block.
 __device__ __forceinline__ void named_barrier_sync(int32_t id, int32_t threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-/// The same, and whether `predicate` holds in all of them.
-__device__ __forceinline__ bool named_barrier_all(int32_t id, int32_t threads, bool predicate) {
-    uint32_t all;
-    asm volatile(
-        "{\n"
-        ".reg .pred mine, all;\n"
-        "setp.ne.u32 mine, %3, 0;\n"
-        "barrier.cta.red.and.pred all, %1, %2, mine;\n"
-        "selp.u32 %0, 1, 0, all;\n"
-        "}\n"
-        : "=r"(all)
-        : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(predicate))
-        : "memory");
-    return all != 0;
 }
 
 // ---- registers --------------------------------------------------------------------------------

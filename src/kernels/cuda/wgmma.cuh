@@ -118,7 +118,7 @@ __device__ __forceinline__ void rs_n48_f16(float (&d)[24], const uint32_t (&a)[4
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
           "r"(static_cast<int32_t>(accumulate)));
 }
-/// A K-major, B MN-major, bf16.
+/// A K-major, B MN-major, both in shared memory, bf16.
 __device__ __forceinline__ void ss_n128_bt(float (&d)[64], uint64_t a, uint64_t b,
                                            bool accumulate) {
     asm volatile(
@@ -135,7 +135,7 @@ __device__ __forceinline__ void ss_n128_bt(float (&d)[64], uint64_t a, uint64_t 
         : KD_F32(d, 0), KD_F32(d, 32)
         : "l"(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
 }
-/// A K-major, B MN-major, f16.
+/// A K-major, B MN-major, both in shared memory, f16.
 __device__ __forceinline__ void ss_n128_bt_f16(float (&d)[64], uint64_t a, uint64_t b,
                                                bool accumulate) {
     asm volatile(

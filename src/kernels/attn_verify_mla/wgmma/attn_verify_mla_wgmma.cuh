@@ -22,7 +22,7 @@ namespace kd::mla_wgmma {
 inline constexpr int32_t kStages = 3;
 inline constexpr int32_t kKeys = kMlaWgmmaTileKeys;  // of a stage
 inline constexpr int32_t kChunks = kMlaHeadDim / 64;
-inline constexpr int32_t kRegisterChunks = 3;  // chunks of Q that the score warpgroup holds
+inline constexpr int32_t kRegisterChunks = 4;  // chunks of Q that the score warpgroup holds
 inline constexpr int32_t kSharedChunks = kChunks - kRegisterChunks;
 inline constexpr int32_t kQChunkBytes = kTileRows * 128;
 inline constexpr int32_t kChunkBytes = kKeys * 128;
@@ -297,26 +297,31 @@ __device__ __forceinline__ void mask_scores(const AttnVerifyMlaParams& p,
         for (int32_t i = 0; i < kKeys / 2; ++i) {
             if ((i >> 1 & 1) != half) continue;
             const int32_t column = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
-            if (!visibility.sees(key + column)) s[i] = -INFINITY;
+            if (key + column >= unit.key_end || !visibility.sees(key + column)) s[i] = -INFINITY;
         }
     }
 }
 
-/// Starts S = Q K^T of the tile at `k_tile`.
-__device__ __forceinline__ void start_scores(uint32_t shared, uint32_t k_tile,
-                                             const QueryRegisters& q, Scores& s) {
+/// S = Q K^T of the tile at `k_tile`; calls `between` when the first products are under way.
+template <class Between>
+__device__ __forceinline__ void compute_scores(uint32_t shared, uint32_t k_tile,
+                                               const QueryRegisters& q, Scores& s,
+                                               const Between& between) {
     const uint64_t keys = wgmma::k_major(k_tile);
     const uint64_t query = wgmma::k_major(shared + kQ);
     wgmma::fence();
 #pragma unroll
-    for (int32_t step = 0; step < kRegisterChunks * 4; ++step)
-        wgmma::rs_n48(s, q[step], keys + step / 4 * (kChunkBytes >> 4) + step % 4 * 2, step > 0);
-#pragma unroll
     for (int32_t step = 0; step < kSharedChunks * 4; ++step)
         wgmma::ss_n48(s, query + step / 4 * (kQChunkBytes >> 4) + step % 4 * 2,
                       keys + (kRegisterChunks + step / 4) * (kChunkBytes >> 4) + step % 4 * 2,
-                      true);
+                      step > 0);
+    between();
+#pragma unroll
+    for (int32_t step = 0; step < kRegisterChunks * 4; ++step)
+        wgmma::rs_n48(s, q[step], keys + step / 4 * (kChunkBytes >> 4) + step % 4 * 2, true);
     wgmma::commit();
+    wgmma::wait<0>();
+    wgmma::touch(s);
 }
 
 __device__ __forceinline__ float quad_max(float x) {
@@ -353,6 +358,7 @@ struct ScoreRole {
     float* row_inverse;
     int32_t* rescale_flag;
     float to_log2;
+    uint32_t p_row;  // where this lane's row of P goes for the first two groups of 8 keys
     Turn turn{0};
 
     __device__ ScoreRole(const AttnVerifyMlaParams& params, std::byte* memory, uint32_t address,
@@ -363,11 +369,16 @@ struct ScoreRole {
           row_scale(reinterpret_cast<float*>(memory + kRowScale)),
           row_inverse(reinterpret_cast<float*>(memory + kRowInverse)),
           rescale_flag(reinterpret_cast<int32_t*>(memory + kRescaleFlag)),
-          to_log2(score_factor(params)) {}
+          to_log2(score_factor(params)) {
+        // Lane l addresses row l % 8 of matrix l / 8: rows 0-7 and 8-15 of the first 8 keys, then
+        // of the next 8.
+        const int32_t lane = thread % 32;
+        const int32_t p_rows = thread / 32 * 16 + lane % 16;
+        p_row = shared + kP + copy_offset(p_rows, lane / 16);
+    }
 
     __device__ int32_t row() const { return thread / 32 * 16 + thread % 32 / 4; }  // and row + 8
     __device__ uint32_t full(Turn of) const { return shared + kBarrierFull + 8 * of.stage(); }
-    __device__ uint32_t tile(Turn of) const { return shared + kKv + of.stage() * kTileBytes; }
 
     /// Softmax of one tile: its P, packed, and the factor of what was accumulated before it.
     struct Published {
@@ -376,13 +387,24 @@ struct ScoreRole {
     };
 
     __device__ __forceinline__ Published soften(Scores& s, RowState (&rows)[2]) const {
-        float maximum[2] = {-INFINITY, -INFINITY};
+        float maximum[2][4];  // four chains a row: one warp a scheduler has nothing else to do
 #pragma unroll
-        for (int32_t i = 0; i < kKeys / 2; ++i)
-            maximum[i >> 1 & 1] = fmaxf(maximum[i >> 1 & 1], s[i]);
+        for (int32_t i = 0; i < 4; ++i) {
+            maximum[0][i] = fmaxf(s[4 * i], s[4 * i + 1]);
+            maximum[1][i] = fmaxf(s[4 * i + 2], s[4 * i + 3]);
+        }
+#pragma unroll
+        for (int32_t j = 4; j < kKeys / 8; ++j) {
+            maximum[0][j % 4] = fmaxf(maximum[0][j % 4], fmaxf(s[4 * j], s[4 * j + 1]));
+            maximum[1][j % 4] = fmaxf(maximum[1][j % 4], fmaxf(s[4 * j + 2], s[4 * j + 3]));
+        }
         Published out;
-        out.factor[0] = rows[0].update(quad_max(maximum[0]) * to_log2);
-        out.factor[1] = rows[1].update(quad_max(maximum[1]) * to_log2);
+#pragma unroll
+        for (int32_t r = 0; r < 2; ++r) {
+            const float top =
+                fmaxf(fmaxf(maximum[r][0], maximum[r][1]), fmaxf(maximum[r][2], maximum[r][3]));
+            out.factor[r] = rows[r].update(quad_max(top) * to_log2);
+        }
         const float base[2] = {rows[0].base(), rows[1].base()};
         float sum[2][2] = {};  // two short chains a row
 #pragma unroll
@@ -396,6 +418,8 @@ struct ScoreRole {
         for (int32_t j = 0; j < kKeys / 8; ++j) {
             out.p[j][0] = ptx::pack_bf16(s[4 * j], s[4 * j + 1]);
             out.p[j][1] = ptx::pack_bf16(s[4 * j + 2], s[4 * j + 3]);
+            // Packed here, not when it is published: by then s is another tile's.
+            asm volatile("" : "+r"(out.p[j][0]), "+r"(out.p[j][1]));
         }
         return out;
     }
@@ -405,13 +429,10 @@ struct ScoreRole {
         const bool rescale =
             __any_sync(0xffffffff, tile.factor[0] != 1.0f || tile.factor[1] != 1.0f);
         ptx::mbarrier_wait(shared + kBarrierPEmpty, of.count & 1 ^ 1);
-        const uint32_t p_row = shared + kP + row() * 128 + thread % 4 * 4;
 #pragma unroll
-        for (int32_t j = 0; j < kKeys / 8; ++j) {
-            const uint32_t at = p_row + ((j ^ (row() & 7)) << 4);
-            ptx::store_shared(at, tile.p[j][0]);
-            ptx::store_shared(at + 8 * 128, tile.p[j][1]);
-        }
+        for (int32_t j = 0; j < kKeys / 8; j += 2)
+            ptx::store_matrices(p_row ^ (j << 4), tile.p[j][0], tile.p[j][1], tile.p[j + 1][0],
+                                tile.p[j + 1][1]);
         if (thread % 4 == 0) {
             row_scale[row()] = tile.factor[0];
             row_scale[row() + 8] = tile.factor[1];
@@ -426,25 +447,28 @@ struct ScoreRole {
                                                RowState (&rows)[2]) {
         const AttnRequest request(p.batch, unit);
         const bool always_mask = unit.segment_keys > 0 || p.batch.sliding_window > 0;
-        const int32_t free_of_mask = unit.path_node >= 0 ? unit.key_end : unit.context;
-        // A tile's product runs beside the softmax of the tile before. Nothing of it crosses the
-        // loop's edge, or the compiler would make all products wait.
-        Scores s;
+        const int32_t free_of_mask =
+            unit.path_node >= 0 ? unit.key_end : min(unit.key_end, unit.context);
+        // Tensor cores serve whoever asks, and accumulation asks for more: started beside the next
+        // scores it would hold them up. So a tile's P is held back until those are done, if their
+        // keys are there.
+        bool held = false;
+        Published tile;
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys) {
-            ptx::mbarrier_wait(full(turn), turn.parity());
-            Scores next;
-            start_scores(shared, tile(turn), q, next);
-            if (key > unit.key_begin) publish(soften(s, rows), Turn{turn.count - 1});
-            wgmma::wait<0>();
-            wgmma::touch(next);
-            if (p.logit_cap > 0.0f) cap_scores(p, next);
+            Scores s;
+            if (!held) ptx::mbarrier_wait(full(turn), turn.parity());
+            compute_scores(shared, shared + kKv + turn.stage() * kTileBytes, q, s, [&] {
+                if (held) publish(tile, Turn{turn.count - 1});
+            });
+            if (p.logit_cap > 0.0f) cap_scores(p, s);
             if (always_mask || key + kKeys > free_of_mask)
-                mask_scores(p, request, unit, key, row(), next);
-#pragma unroll
-            for (int32_t i = 0; i < kKeys / 2; ++i) s[i] = next[i];
+                mask_scores(p, request, unit, key, row(), s);
+            tile = soften(s, rows);
+            const Turn of = turn;
             ++turn.count;
+            held = key + kKeys < unit.key_end && ptx::mbarrier_done(full(turn), turn.parity());
+            if (!held) publish(tile, of);
         }
-        publish(soften(s, rows), Turn{turn.count - 1});
     }
 
     __device__ __forceinline__ void finish(const WorkUnit& unit, uint32_t unit_parity,
@@ -595,10 +619,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         ptx::setmaxnreg_decrease<40>();
         load(p, shared, thread);
     } else if (role == 1) {
-        ptx::setmaxnreg_increase<136>();
+        ptx::setmaxnreg_increase<152>();
         ScoreRole(p, memory, shared, thread).run();
     } else {
-        ptx::setmaxnreg_increase<168>();
+        ptx::setmaxnreg_increase<160>();
         accumulate(p, memory, shared, thread, role - 2);
     }
 #endif
