@@ -114,6 +114,11 @@ __device__ __forceinline__ void named_barrier_sync(int32_t id, int32_t threads) 
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// Arrives at it without waiting; counts as one of the `threads`.
+__device__ __forceinline__ void named_barrier_arrive(int32_t id, int32_t threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // ---- registers --------------------------------------------------------------------------------
 
 template <int kRegisters>

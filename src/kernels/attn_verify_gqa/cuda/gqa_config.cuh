@@ -63,8 +63,11 @@ struct Config {
     static constexpr int32_t kPaddedDim = kColumns * 64;
     /// Products of wgmma run over the unused half column, whose results are dropped.
     static constexpr int32_t kOutDim = kWgmma ? kPaddedDim : kHeadDim;
-    /// Q in registers: 64 * 256 values would not leave room for the output.
-    static constexpr bool kQueryInRegisters = kHeadDim <= 128;
+    /// Q in registers: 64 * 256 values would not leave room for the output. wgmma at 64 dims reads
+    /// Q from shared memory too: Q and P are then 4 fragments each, and ptxas 13.0 gives both the
+    /// same registers although Q is read again by every tile, so that from a group's second tile on
+    /// P would be multiplied by K.
+    static constexpr bool kQueryInRegisters = kHeadDim <= 128 && !(kWgmma && kHeadDim == 64);
 
     static constexpr int32_t kRowBytes = kHeadDim * (kFp8 ? 1 : 2);
     static constexpr int32_t kRowChunks = kRowBytes / 16;

@@ -28,6 +28,9 @@ inline constexpr int32_t kQChunkBytes = kTileRows * 128;
 inline constexpr int32_t kChunkBytes = kKeys * 128;
 inline constexpr int32_t kTileBytes = kChunks * kChunkBytes;
 inline constexpr int32_t kThreads = 512;
+// Named barriers.
+inline constexpr int32_t kScoreBarrier = 1;  // the score warpgroup
+inline constexpr int32_t kQueryBarrier = 2;  // it has asked for Q of the first unit; load goes on
 inline constexpr float kLazyRescale = 8.0f;
 
 // Byte offsets from the 1024-byte-aligned start of shared memory.
@@ -148,8 +151,11 @@ __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shar
     TileRow now = look_up(walk, waited, thread);
     TileRow next = look_up(walk, waited, thread);
     TileRow later = look_up(walk, waited, thread);
-    for (Turn turn{0}; now.live; ++turn.count) {
+    Turn turn{0};
+    for (; now.live; ++turn.count) {
         const int32_t lane_slot = now.slot();
+        // Let Q be asked for in between, or it would queue behind all stages.
+        if (turn.count == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
         ptx::mbarrier_wait(shared + kBarrierEmpty + 8 * turn.stage(), turn.parity() ^ 1);
         const uint32_t stage = shared + kKv + turn.stage() * kTileBytes;
 #pragma unroll
@@ -165,12 +171,9 @@ __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shar
         ptx::mbarrier_arrive_on_copies(shared + kBarrierFull + 8 * turn.stage());
         now = next;
         next = later;
-#ifdef KD_PREFETCH
-        if (next.live && next.within >= 0)
-            ptx::prefetch_l2(kv + next.slot() * p.kv_slot_bytes, kMlaHeadDim * 2);
-#endif
         later = look_up(walk, waited, thread);
     }
+    if (turn.count == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
 }
 
 // ---- score ------------------------------------------------------------------------------------
@@ -214,9 +217,23 @@ struct QueryRows {
 /// Operand A of the products with Q's first kRegisterChunks chunks: [chunk, 16 columns].
 using QueryRegisters = uint32_t[kRegisterChunks * 4][4];
 
+/// `started` is called when all of Q has been asked for.
+template <class Started>
 __device__ __forceinline__ void load_q(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                                       uint32_t shared, int32_t thread, QueryRegisters& q) {
+                                       uint32_t shared, int32_t thread, QueryRegisters& q,
+                                       const Started& started) {
     const QueryRows query{p, unit};
+    const int32_t lane = thread % 32;
+    constexpr int32_t kPairs = kRegisterChunks * 2;  // of 16 columns
+    uint4 loaded[2][kPairs];
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        const int32_t row = min(thread / 32 * 16 + lane / 4 + 8 * half, unit.rows - 1);
+        const std::byte* latent = query.latent(row) + lane % 4 * 16;
+#pragma unroll
+        for (int32_t pair = 0; pair < kPairs; ++pair)
+            loaded[half][pair] = *reinterpret_cast<const uint4*>(latent + pair * 64);
+    }
     const int32_t unit16 = thread % 8;
 #pragma unroll
     for (int32_t step = 0; step < kTileRows / 16; ++step) {
@@ -232,16 +249,14 @@ __device__ __forceinline__ void load_q(const AttnVerifyMlaParams& p, const WorkU
         ptx::copy_async_16(to + (kSharedChunks - 1) * kQChunkBytes, rope, true);
     }
     ptx::copy_async_commit();
+    started();
 
-    const int32_t lane = thread % 32;
 #pragma unroll
     for (int32_t half = 0; half < 2; ++half) {
-        const int32_t row = min(thread / 32 * 16 + lane / 4 + 8 * half, unit.rows - 1);
-        const std::byte* latent = query.latent(row) + lane % 4 * 16;
 #pragma unroll
-        for (int32_t pair = 0; pair < kRegisterChunks * 2; ++pair) {  // 32 columns
-            const uint4 loaded = *reinterpret_cast<const uint4*>(latent + pair * 64);
-            uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+        for (int32_t pair = 0; pair < kPairs; ++pair) {
+            const uint4 row = loaded[half][pair];
+            uint32_t words[4] = {row.x, row.y, row.z, row.w};
             quad_transpose(words, lane);
             q[2 * pair][half] = words[0];
             q[2 * pair][half + 2] = words[1];
@@ -251,7 +266,7 @@ __device__ __forceinline__ void load_q(const AttnVerifyMlaParams& p, const WorkU
     }
     ptx::copy_async_wait<0>();
     ptx::fence_async_proxy();
-    ptx::named_barrier_sync(1, 128);
+    ptx::named_barrier_sync(kScoreBarrier, 128);
 }
 
 /// Running softmax of one row; `sum` is this thread's share of it.
@@ -493,7 +508,9 @@ struct ScoreRole {
         for (int32_t index = blockIdx.x; index < units; index += gridDim.x, unit_parity ^= 1) {
             if (index != blockIdx.x) unit = p.workspace.units[index];
             QueryRegisters q;
-            load_q(p, unit, shared, thread, q);
+            load_q(p, unit, shared, thread, q, [&] {
+                if (index == blockIdx.x) ptx::named_barrier_arrive(kQueryBarrier, 256);
+            });
             RowState rows[2];
             unit_tiles(unit, q, rows);
             finish(unit, unit_parity, rows);
