@@ -113,6 +113,14 @@ if(KDTREE_BENCH AND attn_bench)
   target_link_libraries(bench_attn_verify PRIVATE
     kdtree_kernels kd_kernels kd_cases nlohmann_json::nlohmann_json)
 endif()
+if(KDTREE_BENCH)
+  kd_cuda_program(bench_kv_move ${PROJECT_SOURCE_DIR}/bench/kv_move/kv_move.cu)
+  set_target_properties(bench_kv_move PROPERTIES
+    OUTPUT_NAME kv_move RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  add_dependencies(bench_kv_move kd_version)
+  target_include_directories(bench_kv_move PRIVATE ${CMAKE_BINARY_DIR}/generated)
+  target_link_libraries(bench_kv_move PRIVATE kdtree_kernels)
+endif()
 
 add_executable(verify_from_c ${PROJECT_SOURCE_DIR}/examples/verify_from_c.c)
 set_target_properties(verify_from_c PROPERTIES C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF

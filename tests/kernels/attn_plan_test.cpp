@@ -143,9 +143,9 @@ void expect_within_capacity(const Step& step) {
     const PlanHeader& header = step.plan.header;
     EXPECT_LE(header.units, step.workspace.unit_capacity);
     EXPECT_LE(header.partials, step.workspace.partial_capacity);
-    EXPECT_LE(header.row_tiles, step.workspace.row_tile_capacity);
+    EXPECT_LE(header.merge_items, step.workspace.merge_item_capacity);
     EXPECT_EQ(header.units, static_cast<int32_t>(step.plan.units.size()));
-    EXPECT_EQ(header.row_tiles, static_cast<int32_t>(step.plan.row_tiles.size()));
+    EXPECT_EQ(header.merge_items, static_cast<int32_t>(step.plan.merge_items.size()));
     std::vector<bool> written(static_cast<size_t>(header.partials));
     for (const WorkUnit& unit : step.plan.units) {
         EXPECT_EQ(unit.context, step.context[Step::at(unit.request)]);
@@ -172,12 +172,30 @@ std::map<TileKey, std::vector<WorkUnit>> units_of_tiles(const Step& step) {
     return tiles;
 }
 
-std::map<TileKey, RowTile> row_tiles_of(const Step& step) {
-    std::map<TileKey, RowTile> tiles;
-    for (const RowTile& tile : step.plan.row_tiles) {
-        const auto [at, is_new] =
-            tiles.emplace(TileKey{tile.request, tile.kv_head, tile.row_begin}, tile);
-        EXPECT_TRUE(is_new);
+/// Merge items by the row tile that their rows are of; they cover the tile's rows in order.
+std::map<TileKey, MergeItem> merged_tiles_of(const Step& step) {
+    std::map<TileKey, MergeItem> tiles;
+    std::map<TileKey, int32_t> rows_seen;
+    for (const MergeItem& item : step.plan.merge_items) {
+        const int32_t begin = item.row_begin / kTileRows * kTileRows;
+        const TileKey key{item.request, item.kv_head, begin};
+        const MergeItem& first = tiles.emplace(key, item).first->second;
+        const int32_t rows = step.nodes(item.request) * step.group();
+        EXPECT_EQ(item.row_begin, begin + rows_seen[key]);
+        EXPECT_EQ(item.rows, std::min({merge_rows(item.teams_log2), rows - item.row_begin}));
+        EXPECT_EQ(item.chunks, merge_chunks(item));
+        EXPECT_GE(item.chunks, 1);
+        EXPECT_LE(item.chunks, 1 << item.teams_log2);
+        EXPECT_LE(item.teams_log2, 5);
+        EXPECT_EQ(item.first_node, step.node_start[Step::at(item.request)]);
+        EXPECT_EQ(
+            std::tie(item.first_partial, item.partials, item.path_partial, item.first_class),
+            std::tie(first.first_partial, first.partials, first.path_partial, first.first_class));
+        rows_seen[key] += item.rows;
+    }
+    for (const auto& [key, rows] : rows_seen) {
+        const auto [request, kv_head, begin] = key;
+        EXPECT_EQ(rows, std::min(kTileRows, step.nodes(request) * step.group() - begin));
     }
     return tiles;
 }
@@ -186,7 +204,8 @@ std::map<TileKey, RowTile> row_tiles_of(const Step& step) {
 /// that differ by at most one; split ones, and no others, have an entry for the combine.
 void expect_fast_plan_covers(const Step& step) {
     const auto units = units_of_tiles(step);
-    const auto row_tiles = row_tiles_of(step);
+    const auto merged = merged_tiles_of(step);
+    const int32_t tile_keys = step.plan_shape.tile_keys;
     size_t seen = 0;
     size_t split = 0;
     for (int32_t r = 0; r < step.requests(); ++r) {
@@ -199,7 +218,7 @@ void expect_fast_plan_covers(const Step& step) {
                 ASSERT_TRUE(units.contains(key));
                 const std::vector<WorkUnit>& parts = units.at(key);
                 ++seen;
-                int32_t next = oldest / kTileKeys * kTileKeys;
+                int32_t next = oldest / tile_keys * tile_keys;
                 int32_t least = INT32_MAX;
                 int32_t most = 0;
                 for (size_t i = 0; i < parts.size(); ++i) {
@@ -210,27 +229,25 @@ void expect_fast_plan_covers(const Step& step) {
                     EXPECT_EQ(unit.segment_keys, 0);
                     EXPECT_GT(unit.key_end, unit.key_begin);
                     if (i + 1 < parts.size()) {
-                        EXPECT_EQ(unit.key_end % kTileKeys, 0);
+                        EXPECT_EQ(unit.key_end % tile_keys, 0);
                     }
-                    const int32_t tiles = ceil_div(unit.key_end - unit.key_begin, kTileKeys);
+                    const int32_t tiles = ceil_div(unit.key_end - unit.key_begin, tile_keys);
                     least = std::min(least, tiles);
                     most = std::max(most, tiles);
                     next = unit.key_end;
                 }
                 EXPECT_EQ(next, keys);
                 EXPECT_LE(most - least, 1);
-                EXPECT_EQ(row_tiles.contains(key), parts.size() > 1);
+                EXPECT_EQ(merged.contains(key), parts.size() > 1);
                 if (parts.size() == 1) {
                     EXPECT_EQ(parts[0].partial, -1);
                     continue;
                 }
                 ++split;
-                const RowTile& entry = row_tiles.at(key);
-                EXPECT_EQ(entry.rows, parts[0].rows);
+                const MergeItem& entry = merged.at(key);
                 EXPECT_EQ(entry.path_partial, -1);
                 ASSERT_EQ(static_cast<size_t>(entry.partials), parts.size());
-                EXPECT_EQ(merge_chunks(entry), ceil_div(entry.partials, kMergeChunk));
-                EXPECT_LE(merge_chunks(entry), step.plan.header.most_chunks);
+                EXPECT_EQ(entry.chunks, ceil_div(entry.partials, kMergeChunk));
                 for (size_t i = 0; i < parts.size(); ++i) {
                     EXPECT_EQ(parts[i].partial, entry.first_partial + static_cast<int32_t>(i));
                 }
@@ -238,7 +255,7 @@ void expect_fast_plan_covers(const Step& step) {
         }
     }
     EXPECT_EQ(seen, units.size());
-    EXPECT_EQ(split, row_tiles.size());
+    EXPECT_EQ(split, merged.size());
 }
 
 /// Neighbours in the list read the same keys: row tiles fastest, then K/V heads, then parts.
@@ -273,29 +290,31 @@ Recipe defined_recipe(int32_t position, int32_t max_depth, int32_t window) {
 }
 
 /// The same, replayed from the plan for one node, head of the group and K/V head.
-Recipe planned_recipe(const Step& step, const std::map<TileKey, RowTile>& tiles,
+Recipe planned_recipe(const Step& step, const std::map<TileKey, MergeItem>& tiles,
                       const std::map<int32_t, WorkUnit>& unit_of_partial, int32_t r,
                       int32_t kv_head, int32_t node, int32_t group_head) {
     const int32_t row = node * step.group() + group_head;
-    const RowTile& tile = tiles.at({r, kv_head, row / kTileRows * kTileRows});
+    const MergeItem& tile = tiles.at({r, kv_head, row / kTileRows * kTileRows});
     const int32_t position =
         step.context[Step::at(r)] + step.depth[Step::at(step.node_start[Step::at(r)] + node)];
     const int32_t window = step.shape.sliding_window;
     const int32_t oldest = window > 0 ? std::max(0, position - window + 1) : 0;
     const int32_t boundary = path_boundary(position, step.shape.max_depth);
     Recipe recipe;
-    for (int32_t chunk = 0; chunk < merge_chunks(tile); ++chunk) {
-        const PartialRange range = merge_chunk(tile, chunk);
+    for (int32_t chunk = 0; chunk < tile.chunks - 1; ++chunk) {
+        const MergeRange range = merge_chunk(tile, chunk);
+        EXPECT_LE(0, range.begin);
         EXPECT_LT(range.begin, range.end);
-        EXPECT_LE(range.end - range.begin, kMergeChunk);
+        EXPECT_LE(range.end, kMergeChunk);
         std::vector<std::array<int32_t, 3>> partials;
         for (int32_t i = range.begin; i < range.end; ++i) {
-            const WorkUnit& unit = unit_of_partial.at(tile.first_partial + i);
+            const WorkUnit& unit = unit_of_partial.at(tile.first_partial + range.origin + i);
             EXPECT_EQ(std::tie(unit.request, unit.kv_head, unit.row_begin),
-                      std::tie(tile.request, tile.kv_head, tile.row_begin));
+                      std::tuple(r, kv_head, row / kTileRows * kTileRows));
             EXPECT_EQ(unit.key_begin % kTileKeys, 0);
             EXPECT_LE(unit.key_end, step.context[Step::at(r)]);
             if (path_segment(boundary) != unit.segment_keys) continue;
+            EXPECT_EQ(unit.key_begin / unit.segment_keys % kMergeChunk, i);  // its place
             const int32_t begin = std::max(unit.key_begin, oldest);
             const int32_t end = std::min(unit.key_end, boundary);
             if (begin < end) partials.push_back({unit.segment_keys, begin, end});
@@ -317,7 +336,7 @@ Recipe planned_recipe(const Step& step, const std::map<TileKey, RowTile>& tiles,
 }
 
 void expect_deterministic_recipes(const Step& step, PlanRandom& random) {
-    const auto tiles = row_tiles_of(step);
+    const auto tiles = merged_tiles_of(step);
     std::map<int32_t, WorkUnit> unit_of_partial;
     for (const WorkUnit& unit : step.plan.units) unit_of_partial[unit.partial] = unit;
     size_t row_tiles = 0;
@@ -336,7 +355,6 @@ void expect_deterministic_recipes(const Step& step, PlanRandom& random) {
         }
     }
     EXPECT_EQ(tiles.size(), row_tiles);
-    EXPECT_LE(step.plan.header.most_chunks, kMostPathChunks);
 }
 
 }  // namespace
@@ -383,10 +401,10 @@ TEST(AttnPlan, DeterministicRecipeAroundASegmentLengthChange) {
     std::iota(chain.begin(), chain.end(), 0);
     step.add(8256 + 8, chain);
     step.make_plan();
-    const int32_t last = step.plan.row_tiles[0].partials;
-    EXPECT_EQ(last, 128 + 65);
-    EXPECT_EQ(step.plan.row_tiles[0].first_class, 128);
-    EXPECT_EQ(step.plan.header.most_chunks, kMostPathChunks);
+    EXPECT_EQ(step.plan.merge_items[0].partials, 128 + 65);
+    EXPECT_EQ(step.plan.merge_items[0].first_class, 128);
+    EXPECT_EQ(step.plan.merge_items[0].chunks, kMostPathChunks);
+    EXPECT_EQ(step.plan_shape.tile_keys, kTileKeys);
     expect_within_capacity(step);
     expect_deterministic_recipes(step, random);
 }
@@ -395,10 +413,12 @@ TEST(AttnPlan, ForcedSplits) {
     Step step;
     step.shape = mla_shape(8);
     step.add(4096, std::vector<int32_t>(8, 0));
-    for (const int32_t splits : {1, 2, 16, 64, 65, 66, 1000}) {
+    for (const int32_t splits : {1, 2, 16, 64, 65, 66, 86, 87, 1000}) {
         step.shape.splits = splits;
-        step.make_plan();
+        step.make_plan(AttnEngine::mma_sync_sm90);  // tiles of 64 keys
         EXPECT_EQ(step.plan.header.units, std::min(splits, 65)) << splits;
+        step.make_plan(AttnEngine::wgmma_sm90);  // of 48
+        EXPECT_EQ(step.plan.header.units, std::min(splits, 86)) << splits;
     }
     // 256 row tiles by 64 parts do not fit: as many parts as 16 partials a multiprocessor allow.
     step = {};
@@ -418,8 +438,7 @@ TEST(AttnPlan, EmptySteps) {
         step.add(0, {});
         step.make_plan();
         EXPECT_EQ(step.plan.header.units, 0);
-        EXPECT_EQ(step.plan.header.row_tiles, 0);
-        EXPECT_EQ(step.plan.header.most_chunks, 0);
+        EXPECT_EQ(step.plan.header.merge_items, 0);
     }
 }
 
@@ -433,11 +452,14 @@ TEST(AttnPlan, SplitsFollowContextRowsAndDevice) {
         step.make_plan();
         return step.plan.header.units;
     };
-    EXPECT_EQ(units(8, 8, 0), 1);          // one tile
-    EXPECT_GT(units(8, 8, 131072), 64);    // most multiprocessors, one row tile
-    EXPECT_LE(units(8, 8, 131072), 132);   // one wave
-    EXPECT_LE(units(64, 32, 65536), 132);  // 32 row tiles, 4 parts
-    EXPECT_GT(units(64, 32, 65536), 120);
+    EXPECT_EQ(units(8, 8, 0), 1);         // one tile
+    EXPECT_EQ(units(8, 8, 4096), 86);     // one tile of 48 keys each
+    EXPECT_GT(units(8, 8, 131072), 110);  // most multiprocessors, one row tile
+    EXPECT_LE(units(8, 8, 131072), 132);  // one wave
+    EXPECT_EQ(units(8, 16, 4096), 2 * 43);
+    EXPECT_EQ(units(8, 16, 65536), 132);   // 2 row tiles, 66 parts
+    EXPECT_EQ(units(64, 32, 65536), 128);  // 32 row tiles, 4 parts
+    EXPECT_EQ(units(32, 128, 777), 64);    // 64 row tiles: a cut would cost more than it saves
     EXPECT_EQ(units(8, 128, 16384, 64), 64 * 16);  // 7.8 waves without a cut
 }
 
@@ -447,13 +469,14 @@ TEST(AttnPlan, WorkspacePartsAreAlignedAndApart) {
         Step step = random_step(random);
         step.shape.mode = random.between(0, 1);
         step.max_nodes = std::max(step.max_nodes, 1);
-        alignas(256) static std::byte base[1];
+        // Nothing is read or written there.
+        void* base = reinterpret_cast<void*>(uintptr_t{1} << 40);
         const AttnWorkspace w = attn_workspace(step.shape, step.requests(), step.max_nodes,
                                                step.max_context, 132, base);
         const std::array<std::pair<const void*, size_t>, 6> parts = {{
             {w.header, sizeof(PlanHeader)},
             {w.units, Step::at(w.unit_capacity) * sizeof(WorkUnit)},
-            {w.row_tiles, Step::at(w.row_tile_capacity) * sizeof(RowTile)},
+            {w.merge_items, Step::at(w.merge_item_capacity) * sizeof(MergeItem)},
             {w.path_slots, Step::at(step.max_nodes) * Step::at(w.path_capacity) * 4},
             {w.partial_lse, Step::at(w.partial_capacity) * kTileRows * 4},
             {w.partial_out,

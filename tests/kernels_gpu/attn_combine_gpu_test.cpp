@@ -13,6 +13,19 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 constexpr uint16_t kNaNBits = 0x7fff;
+constexpr int32_t kFirstNode = 3;  // of the request, in the step
+
+/// A row tile whose keys were split.
+struct RowTile {
+    int32_t kv_head;
+    int32_t row_begin;
+    int32_t rows;
+    int32_t first_partial;
+    int32_t partials;
+    int32_t path_partial;
+    int32_t first_class;
+    int32_t phase;  // of the first class
+};
 
 /// Row tiles of one request, and partials for them.
 struct Partials {
@@ -34,23 +47,22 @@ struct Partials {
         for (int32_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
             for (int32_t row = 0; row < nodes * group; row += kTileRows) {
                 const int32_t count = counts[tiles.size() % counts.size()];
-                tiles.push_back({.request = 0,
-                                 .kv_head = kv_head,
+                tiles.push_back({.kv_head = kv_head,
                                  .row_begin = row,
                                  .rows = std::min(kTileRows, nodes * group - row),
                                  .first_partial = partials,
                                  .partials = count,
                                  .path_partial = -1,
-                                 .first_class = static_cast<uint16_t>(count),
-                                 .phase = {0, 0}});
+                                 .first_class = count,
+                                 .phase = 0});
                 partials += count;
             }
         }
         if (deterministic) {
             for (RowTile& tile : tiles) {
                 tile.path_partial = partials;
-                tile.first_class = static_cast<uint16_t>(tile.partials * 2 / 3);
-                tile.phase[0] = 5;
+                tile.first_class = tile.partials * 2 / 3;
+                tile.phase = tile.first_class > 0 ? 5 : 0;
             }
             partials += nodes * kv_heads * ((group + kTileRows - 1) / kTileRows);
         }
@@ -66,42 +78,61 @@ struct Partials {
         }
     }
 
+    /// The combine's list, as attn_plan makes it.
+    std::vector<MergeItem> merge_items() const {
+        std::vector<MergeItem> items;
+        for (const RowTile& tile : tiles) {
+            MergeItem item = {.first_node = kFirstNode,
+                              .row_begin = 0,
+                              .first_partial = tile.first_partial,
+                              .partials = tile.partials,
+                              .path_partial = tile.path_partial,
+                              .first_class = static_cast<uint16_t>(tile.first_class),
+                              .phase = {static_cast<uint8_t>(tile.phase), 0},
+                              .kv_head = static_cast<uint8_t>(tile.kv_head),
+                              .rows = 0,
+                              .teams_log2 = 0,
+                              .chunks = 0,
+                              .request = 0};
+            item.chunks = static_cast<uint8_t>(merge_chunks(item));
+            item.teams_log2 = static_cast<uint8_t>(merge_teams_log2(item.chunks));
+            const int32_t most_rows = merge_rows(item.teams_log2);
+            for (int32_t row = 0; row < tile.rows; row += most_rows) {
+                item.row_begin = tile.row_begin + row;
+                item.rows = static_cast<uint8_t>(std::min(most_rows, tile.rows - row));
+                items.push_back(item);
+            }
+        }
+        return items;
+    }
+
     struct Result {
         std::vector<uint16_t> out;
         std::vector<float> lse;
     };
     Result run(int32_t multiprocessors) const {
-        int32_t most_chunks = 0;
-        for (const RowTile& tile : tiles) {
-            most_chunks =
-                std::max(most_chunks, merge_chunks(tile) + (tile.path_partial >= 0 ? 1 : 0));
-        }
+        const std::vector<MergeItem> items = merge_items();
         const std::vector<PlanHeader> header = {{.units = 0,
-                                                 .row_tiles = static_cast<int32_t>(tiles.size()),
+                                                 .merge_items = static_cast<int32_t>(items.size()),
                                                  .partials = partials,
-                                                 .most_chunks = most_chunks,
                                                  .reserved = {}}};
         const DeviceArray<PlanHeader> d_header(header);
-        const DeviceArray<RowTile> d_tiles(tiles);
+        const DeviceArray<MergeItem> d_items(items);
         const DeviceArray<float> d_partial_lse(lse);
         const DeviceArray<uint16_t> d_partial_out(out);
-        const DeviceArray<int32_t> d_node_start({0, nodes});
-        const auto rows = static_cast<size_t>(nodes * heads());
+        const auto rows = static_cast<size_t>((kFirstNode + nodes) * heads());
         const DeviceArray<uint16_t> d_out(
             std::vector<uint16_t>(rows * static_cast<size_t>(value_dim), kNaNBits));
         const DeviceArray<float> d_lse(std::vector<float>(rows, std::nanf("")));
         AttnCombineParams params = {};
-        params.batch.node_start = d_node_start.data();
-        params.batch.requests = 1;
         params.workspace.header = d_header.data();
-        params.workspace.row_tiles = d_tiles.data();
+        params.workspace.merge_items = d_items.data();
         params.workspace.partial_lse = d_partial_lse.data();
         params.workspace.partial_out = d_partial_out.data();
-        params.workspace.row_tile_capacity = static_cast<int32_t>(tiles.size());
+        params.workspace.merge_item_capacity = static_cast<int32_t>(items.size());
         params.heads = heads();
         params.kv_heads = kv_heads;
         params.value_dim = value_dim;
-        params.max_nodes = nodes;
         params.multiprocessors = multiprocessors;
         params.out = d_out.data();
         params.lse = d_lse.data();
@@ -124,7 +155,7 @@ struct Partials {
     size_t output_row(const RowTile& tile, int32_t row) const {
         const int32_t node = (tile.row_begin + row) / group;
         const int32_t head = (tile.row_begin + row) % group;
-        return static_cast<size_t>(node * heads() + tile.kv_head * group + head);
+        return static_cast<size_t>((kFirstNode + node) * heads() + tile.kv_head * group + head);
     }
 };
 
@@ -165,7 +196,7 @@ TEST_F(AttnCombineGpu, MatchesTheReference) {
     uint32_t seed = 0;
     for (const int32_t dim : {64, 96, 128, 256, 512}) {
         for (const std::vector<int32_t>& counts :
-             {std::vector<int32_t>{2}, {12, 13}, {3, 40, 7}, {132}, {190, 2}, {500}}) {
+             {std::vector<int32_t>{2}, {12, 13}, {3, 40, 7}, {132}, {190, 2}, {256}}) {
             for (const bool deterministic : {false, true}) {
                 if (deterministic && counts[0] > 190) continue;
                 SCOPED_TRACE("dim " + std::to_string(dim) + ", partials " +
@@ -192,12 +223,12 @@ TEST_F(AttnCombineGpu, ForeignSegmentsChangeNothing) {
         Partials large(512, 1, 8, 4, {own + 47}, true, 99);
         const auto dim = static_cast<size_t>(512);
         for (RowTile& tile : small.tiles) {
-            tile.first_class = static_cast<uint16_t>(own);
-            tile.phase[0] = 0;
+            tile.first_class = own;
+            tile.phase = 0;
         }
         for (RowTile& tile : large.tiles) {  // three more of this class, then 44 of another
-            tile.first_class = static_cast<uint16_t>(own + 3);
-            tile.phase[0] = 0;
+            tile.first_class = own + 3;
+            tile.phase = 0;
         }
         for (int32_t row = 0; row < small.tiles[0].rows; ++row) {
             for (int32_t i = 0; i <= own + 47; ++i) {

@@ -49,7 +49,10 @@ kdt_status current_device(Device& device) {
 
 kdt_status engines_of(const kdt_attn_shape& shape, const Device& device, Engines& engines) {
     engines = {};
-    if (shape.path != KDT_PATH_MMA_SYNC && device.sm90) {
+    // The plan is made for the first of them: not one that will turn the launch down.
+    const bool converts = shape.kind == KDT_ATTN_MLA && shape.kv_format != KDT_KV_BF16;
+    if (device.sm90 &&
+        (shape.path == KDT_PATH_WGMMA || (shape.path == KDT_PATH_AUTO && !converts))) {
         engines.engine[engines.count++] = AttnEngine::wgmma_sm90;
     }
     if (shape.path != KDT_PATH_WGMMA) {

@@ -9,6 +9,8 @@ namespace kd::api {
 
 namespace {
 
+static_assert(kMlaWgmmaUnitKeys == kMlaWgmmaTileKeys);
+
 /// What the plan and the layers of a step have in common.
 struct Step {
     Device device;
@@ -36,19 +38,17 @@ kdt_status prepare(const kdt_attn_shape& shape, const kdt_attn_batch& batch, voi
 /// Attention by the first engine that serves the shape, `attend(engine)`, then the combine, whose
 /// blocks leave at once if the plan split nothing; where none could, attn_combine launches nothing.
 template <class Attend>
-kdt_status verify(const kdt_attn_shape& shape, const kdt_attn_batch& batch, const Step& step,
-                  void* out, float* lse, cudaStream_t stream, Attend&& attend) {
+kdt_status verify(const kdt_attn_shape& shape, const Step& step, void* out, float* lse,
+                  cudaStream_t stream, Attend&& attend) {
     cudaError_t error = cudaErrorNotSupported;
     for (int32_t i = 0; i < step.engines.count && error == cudaErrorNotSupported; ++i) {
         error = attend(step.engines.engine[i]);
     }
     if (error != cudaSuccess) return status_of(error, "launching the attention kernel");
-    error = attn_combine({.batch = step.batch,
-                          .workspace = step.workspace,
+    error = attn_combine({.workspace = step.workspace,
                           .heads = shape.heads,
                           .kv_heads = shape.kv_heads,
                           .value_dim = attn_value_dim(shape),
-                          .max_nodes = batch.max_nodes,
                           .multiprocessors = step.device.multiprocessors,
                           .out = out,
                           .lse = lse},
@@ -125,7 +125,7 @@ kdt_status kdt_attn_verify_mla(const kdt_attn_shape* shape, const kdt_attn_batch
         .out = t.out,
         .lse = t.lse,
     };
-    return verify(*shape, *batch, step, t.out, t.lse, stream, [&](AttnEngine engine) {
+    return verify(*shape, step, t.out, t.lse, stream, [&](AttnEngine engine) {
         return engine == AttnEngine::wgmma_sm90
                    ? attn_verify_mla_wgmma(params, step.device.multiprocessors, stream)
                    : attn_verify_mla_mma_sync(params, step.device.multiprocessors, stream);
@@ -166,7 +166,7 @@ kdt_status kdt_attn_verify_gqa(const kdt_attn_shape* shape, const kdt_attn_batch
         .out = t.out,
         .lse = t.lse,
     };
-    return verify(*shape, *batch, step, t.out, t.lse, stream, [&](AttnEngine engine) {
+    return verify(*shape, step, t.out, t.lse, stream, [&](AttnEngine engine) {
         return engine == AttnEngine::wgmma_sm90
                    ? attn_verify_gqa_wgmma(params, step.device.multiprocessors, stream)
                    : attn_verify_gqa_mma_sync(params, step.device.multiprocessors, stream);

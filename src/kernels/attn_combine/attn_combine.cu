@@ -1,4 +1,6 @@
+#include <bit>
 #include <cmath>
+#include <utility>
 
 #include "kernels/attn_combine/attn_combine.h"
 #include "kernels/attn_plan/attn_merge.h"
@@ -8,21 +10,90 @@ namespace kd {
 
 namespace {
 
-constexpr int32_t kThreads = 384;
-constexpr int32_t kChunkTeams = 12;  // most teams that share a row
+constexpr int32_t kLanes =
+    8;  // of a team: 8 columns each, so a load of a team is one 128-byte line
+constexpr int32_t kColumns = 8 * kLanes;
+constexpr int32_t kThreads = kMergeTeams * kLanes;
+constexpr int32_t kBlocksAtOnce = 4;  // of a multiprocessor: 64 registers a thread
+constexpr int32_t kMergeTeamsLog2 = 5;
+constexpr int32_t kDivisionShift = 21;
+constexpr uint32_t kWholeWarp = 0xffffffff;
 constexpr float kLn2 = 0.693147180559945309f;
+static_assert(kMergeTeams == 1 << kMergeTeamsLog2);
+static_assert(kMergeChunk == kLanes, "lane i of a team weighs place i of a chunk");
+
+/// What the kernel reads of AttnCombineParams.
+struct CombineArgs {
+    const PlanHeader* header;
+    const MergeItem* items;
+    const float* partial_lse;
+    const uint16_t* partial_out;
+    uint16_t* out;
+    float* lse;
+    int32_t heads;
+    int32_t kv_heads;
+    int32_t group;
+    uint32_t group_reciprocal;  // 2^kDivisionShift / group, rounded up
+    int32_t path_blocks;        // ceil(group / kTileRows)
+};
+
+/// row / group, exact: row < 2^14 and group <= 2^7 keep the error of the reciprocal below 1.
+__device__ __forceinline__ int32_t node_of(const CombineArgs& args, int32_t row) {
+    return static_cast<int32_t>(uint64_t{static_cast<uint32_t>(row)} * args.group_reciprocal >>
+                                kDivisionShift);
+}
 
 __device__ __forceinline__ float minus_infinity() {
     return __int_as_float(0xff800000);
 }
 
-/// Some partials of one row merged: sum of 2^(lse_s - largest) out_s over them, and the sum of the
-/// weights. A lane has 8 columns.
+/// One chunk of one row merged: sum of 2^(lse_s - largest) out_s, and the sum of the weights. A
+/// lane has 8 columns. An empty one changes a row's sums by the sign of a zero at most, and rows
+/// are stored without it (scaled_pair).
 struct Merged {
     float largest = minus_infinity();
     float weights = 0;
     float values[8] = {};
 };
+
+/// What is subtracted from exponents: `largest`, or 0 where nothing was seen.
+__device__ __forceinline__ float reference_of(float largest) {
+    return largest == minus_infinity() ? 0.0f : largest;
+}
+
+/// A MergeItem as it is kept from one item to the next: its bytes would each take a register.
+struct ItemWords {
+    uint4 low, high;
+};
+__device__ __forceinline__ ItemWords load_item(const MergeItem* item) {
+    const auto* words = reinterpret_cast<const uint4*>(item);
+    return {words[0], words[1]};
+}
+
+/// This lane's columns of place kPlace, through L2; undefined where bit kPlace of `places` is 0.
+/// Volatile, or the compiler moves one such load or another behind the wait for the log-sum-exp.
+template <int32_t kPlace, int32_t kPlaceBytes>
+__device__ __forceinline__ uint4 load_place(const uint16_t* out, uint32_t places) {
+    uint4 row;
+    asm volatile(
+        "{\n"
+        ".reg .pred valid;\n"
+        ".reg .b32 bit;\n"
+        "and.b32 bit, %5, %6;\n"
+        "setp.ne.u32 valid, bit, 0;\n"
+        "@valid ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4 + %7];\n"
+        "}\n"
+        : "=r"(row.x), "=r"(row.y), "=r"(row.z), "=r"(row.w)
+        : "l"(out), "r"(places), "n"(1 << kPlace), "n"(kPlace * kPlaceBytes)
+        : "memory");
+    return row;
+}
+template <int32_t kPlaceBytes, int32_t... kPlace>
+__device__ __forceinline__ void load_places(uint4 (&rows)[sizeof...(kPlace)], const uint16_t* out,
+                                            uint32_t places,
+                                            std::integer_sequence<int32_t, kPlace...>) {
+    ((rows[kPlace] = load_place<kPlace, kPlaceBytes>(out, places)), ...);
+}
 
 /// Adds `weight` times the two bf16 of a word.
 __device__ __forceinline__ void merge_words(float& low, float& high, float weight, uint32_t word) {
@@ -30,223 +101,207 @@ __device__ __forceinline__ void merge_words(float& low, float& high, float weigh
     high = fmaf(weight, __uint_as_float(word & 0xffff0000u), high);
 }
 
-/// Where the partials of a row are: log-sum-exp and this lane's 8 columns.
-struct PartialRows {
-    const float* lse;
-    const uint16_t* out;
-    int64_t lse_stride;
-    int64_t out_stride;
-};
-
-/// Adds the partials [0, count), count <= kMergeChunk, after those merged before. All loads go out
-/// before the first is used; through L2 only, because the attention kernel wrote these while this
-/// kernel was already resident. Partials of lse -inf change no bit, whatever their rows hold.
-__device__ __forceinline__ void merge_partials(Merged& merged, const PartialRows& from,
-                                               int32_t count, bool has_columns) {
-    float lse[kMergeChunk];
-    uint4 rows[kMergeChunk];
-#pragma unroll
-    for (int32_t i = 0; i < kMergeChunk; ++i) {
-        lse[i] = minus_infinity();
-        rows[i] = make_uint4(0, 0, 0, 0);
-        if (i < count) {
-            lse[i] = __ldcg(from.lse + i * from.lse_stride);
-            if (has_columns) {
-                rows[i] = __ldcg(reinterpret_cast<const uint4*>(from.out + i * from.out_stride));
-            }
-        }
-    }
-    float largest = merged.largest;
-#pragma unroll
-    for (int32_t i = 0; i < kMergeChunk; ++i) largest = fmaxf(largest, lse[i]);
-    if (largest == minus_infinity()) return;
-    const float rescale = ptx::exp2_approx(merged.largest - largest);
-    merged.largest = largest;
-    merged.weights *= rescale;
-#pragma unroll
-    for (float& value : merged.values) value *= rescale;
-#pragma unroll
-    for (int32_t i = 0; i < kMergeChunk; ++i) {
-        if (lse[i] != minus_infinity()) {
-            const float weight = ptx::exp2_approx(lse[i] - largest);
-            merged.weights += weight;
-            merge_words(merged.values[0], merged.values[1], weight, rows[i].x);
-            merge_words(merged.values[2], merged.values[3], weight, rows[i].y);
-            merge_words(merged.values[4], merged.values[5], weight, rows[i].z);
-            merge_words(merged.values[6], merged.values[7], weight, rows[i].w);
-        }
-    }
+/// Two columns of the output as bf16; a zero is +0.
+__device__ __forceinline__ uint32_t scaled_pair(float a, float b, float inverse) {
+    return ptx::pack_bf16(fmaf(a, inverse, 0.0f), fmaf(b, inverse, 0.0f));
 }
 
-/// How a block of this value dimension works: teams of kLanes lanes of 8 columns; a slice of the
-/// values is what a team covers.
+/// Merges the places of a chunk that `places` has a bit for; the whole warp calls it, each team
+/// with its own chunk. `lse` and `out` are where place 0 is: a row's log-sum-exp, this lane's
+/// columns. All loads go out before the first is used; through L2 only, because the attention
+/// kernel wrote these while this kernel was perhaps already resident. Places without a partial and
+/// partials of lse -inf have weight 0 and change no bit, whatever their rows hold.
 template <int32_t kDim>
-struct CombineShape {
-    static constexpr int32_t kLanes = kDim >= 256 ? 32 : kDim > 64 ? 16 : 8;
-    static constexpr int32_t kSlices = (kDim + 255) / 256;
-    static constexpr int32_t kTeams = kThreads / kLanes;
-    // Chunks that a block's rows have between them: at most kTeams with up to 12 chunks a row;
-    // beyond, kTeams / 12 rows of up to kMostPathChunks.
-    static constexpr int32_t kSlots = kTeams / kChunkTeams * kMostPathChunks;
-    static_assert(kTeams % kChunkTeams == 0 && kSlots >= kTeams);
-    static_assert(kTileRows >= kTeams / kChunkTeams);
-};
+__device__ __forceinline__ Merged merge_places(const float* lse, const uint16_t* out,
+                                               uint32_t places, int32_t lane, bool has_columns) {
+    float own = minus_infinity();
+    if ((places >> lane & 1) != 0) own = __ldcg(lse + lane * kTileRows);
+    uint4 rows[kMergeChunk];
+    load_places<2 * kTileRows * kDim>(rows, out, has_columns ? places : 0,
+                                      std::make_integer_sequence<int32_t, kMergeChunk>());
+    Merged merged = {.largest = own};
+#pragma unroll
+    for (int32_t step = kLanes / 2; step > 0; step /= 2) {
+        merged.largest = fmaxf(merged.largest, __shfl_xor_sync(kWholeWarp, merged.largest, step));
+    }
+    const float own_weight = ptx::exp2_approx(own - reference_of(merged.largest));
+#pragma unroll
+    for (int32_t i = 0; i < kMergeChunk; ++i) {
+        const float weight = __shfl_sync(kWholeWarp, own_weight, i, kLanes);
+        const auto word = [weight](uint32_t bits) { return weight != 0 ? bits : 0u; };
+        merged.weights += weight;
+        merge_words(merged.values[0], merged.values[1], weight, word(rows[i].x));
+        merge_words(merged.values[2], merged.values[3], weight, word(rows[i].y));
+        merge_words(merged.values[4], merged.values[5], weight, word(rows[i].z));
+        merge_words(merged.values[6], merged.values[7], weight, word(rows[i].w));
+    }
+    return merged;
+}
 
-// Work items: (row tile, slice of the values, a few rows). Each row of an item has min(most chunks
-// of the step, 12) teams; team j merges chunks j, j + 12, ...: one after the other into one result
-// (fast mode), or each into its own slot (deterministic mode). Then the first two teams of the row
-// merge the slots in ascending order. Grid: as many blocks as can run at once, looping over items.
+// A block works on one merge item and one slice of 64 columns: kMergeTeams teams of 8 lanes,
+// equally many for each row of the item, neighbours in different rows. Team j of a row merges chunk
+// j into its slot; then the first two teams of the row merge the slots in ascending order.
+//
+// What costs time here is the chain of dependent loads, so there are two links: the header and the
+// block's item, then everything of the partials.
+//
+// Grid: a multiple of the slices, as many blocks as can run at once, looping over items.
 template <int32_t kDim>
-__global__ void __launch_bounds__(kThreads) attn_combine_kernel(AttnCombineParams params) {
-    using Shape = CombineShape<kDim>;
-    constexpr int32_t kLanes = Shape::kLanes;
-    __shared__ float4 s_values[Shape::kSlots][2][kLanes];  // a lane's columns 0-3, 4-7
-    __shared__ float2 s_sums[Shape::kSlots];               // largest lse, sum of weights
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce) attn_combine_kernel(CombineArgs args) {
+    constexpr uint32_t kSlices = (kDim + kColumns - 1) / kColumns;
+    __shared__ float4 s_values[kMergeTeams][2][kLanes];  // a lane's columns 0-3, 4-7
+    __shared__ float2 s_sums[kMergeTeams];               // largest lse, sum of weights
 
-    const AttnWorkspace& workspace = params.workspace;
-    // The plan is complete: the attention kernel lets this one start only after its own wait.
-    const int32_t row_tiles = workspace.header->row_tiles;
-    const int32_t most_chunks = workspace.header->most_chunks;
-    const int32_t teams = max(1, min(most_chunks, kChunkTeams));  // of a row
-    const int32_t item_rows = Shape::kTeams / teams;
-    const int32_t tile_items = (kTileRows + item_rows - 1) / item_rows * Shape::kSlices;
-    const int32_t items = row_tiles * tile_items;
+    const int32_t slice = static_cast<int32_t>(blockIdx.x % kSlices);
+    const int32_t item_stride = static_cast<int32_t>(gridDim.x / kSlices);
+    int32_t index = static_cast<int32_t>(blockIdx.x / kSlices);
+    // The plan is complete: the attention kernel lets this one start only after its own wait. The
+    // grid is no larger than the list's capacity, so the first item may be read before it is known
+    // to exist.
+    ItemWords words = load_item(args.items + index);
+    int32_t items = args.header->merge_items;
 
     const int32_t thread = static_cast<int32_t>(threadIdx.x);
     const int32_t lane = thread % kLanes;
-    const int32_t item_row = thread / kLanes / teams;
-    const int32_t team = thread / kLanes % teams;
-    const bool has_columns = 8 * lane < kDim;
-    const int32_t group = params.heads / params.kv_heads;
-    const int32_t path_blocks = (group + kTileRows - 1) / kTileRows;
-    const auto* partial_out = static_cast<const uint16_t*>(workspace.partial_out);
-    auto* out = static_cast<uint16_t*>(params.out);
-
-    int32_t item = static_cast<int32_t>(blockIdx.x);
-    RowTile tile = item < items ? workspace.row_tiles[item / tile_items] : RowTile{};
-    int32_t first_node = params.batch.node_start[tile.request];
+    const int32_t team = thread / kLanes;
+    const int32_t column = slice * kColumns + 8 * lane;
+    const bool has_columns = kDim % kColumns == 0 || column < kDim;
 
     ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();
-    while (item < items) {
-        const int32_t slice = item % Shape::kSlices;
-        const int32_t first_row = item % tile_items / Shape::kSlices * item_rows;
-        const int32_t row = first_row + item_row;
-        const bool active = item_row < item_rows && row < tile.rows;
+    while (index < items) {
+        const auto item = std::bit_cast<MergeItem>(words);
+        const int32_t rows_log2 = kMergeTeamsLog2 - item.teams_log2;
+        const int32_t item_rows = 1 << rows_log2;
+        const int32_t item_row = team & (item_rows - 1);
+        const int32_t chunk = team >> rows_log2;
+        const bool active = item_row < item.rows;
+        const int32_t row = item.row_begin + item_row;
+        const int32_t node = node_of(args, row);
+        const int32_t group_head = row - node * args.group;
 
-        const bool deterministic = tile.path_partial >= 0;
-        const int32_t node = (tile.row_begin + row) / group;
-        const int32_t group_head = (tile.row_begin + row) % group;
-        const int32_t column = slice * 256 + 8 * lane;
-        const int32_t prefix_chunks = merge_chunks(tile);
-        const int32_t chunks = prefix_chunks + (deterministic ? 1 : 0);
-        const int32_t slots = deterministic ? chunks : min(chunks, teams);
-        const int32_t first_slot = item_row * max(teams, deterministic ? most_chunks : 0);
+        // Of the output, -1: none. Made before the loads, so that little else stays in registers.
+        const int32_t out_row =
+            active ? (item.first_node + node) * args.heads + item.kv_head * args.group + group_head
+                   : -1;
 
-        // Adds chunk `chunk` of this team's row.
-        auto merge_one = [&](Merged& merged, int32_t chunk) {
-            int64_t partial;
-            int32_t partial_row;
-            int32_t count = 1;
-            if (chunk < prefix_chunks) {
-                const PartialRange range = merge_chunk(tile, chunk);
-                partial = int64_t{tile.first_partial} + range.begin;
-                partial_row = row;
-                count = range.end - range.begin;
-            } else {
-                partial = int64_t{tile.path_partial} +
-                          (node * params.kv_heads + tile.kv_head) * path_blocks +
-                          group_head / kTileRows;
-                partial_row = group_head % kTileRows;
+        MergeRange range = merge_chunk(item, chunk);
+        int32_t at = (item.first_partial + range.origin) * kTileRows + row % kTileRows;
+        if (item.path_partial >= 0 && chunk == item.chunks - 1) {
+            range = {0, 0, 1};
+            const int32_t path = item.path_partial +
+                                 (node * args.kv_heads + item.kv_head) * args.path_blocks +
+                                 group_head / kTileRows;
+            at = path * kTileRows + group_head % kTileRows;
+        }
+        uint32_t places = 0;
+        if (active && chunk < item.chunks) places = (1u << range.end) - (1u << range.begin);
+        // Slots up to a multiple of 4: those of teams without a chunk are empty.
+        const int32_t slots = (item.chunks + 3) / 4 * 4 << rows_log2;
+        const bool alone = item.teams_log2 == 0;
+        Merged merged;
+        if (__any_sync(kWholeWarp, places != 0)) {
+            merged = merge_places<kDim>(args.partial_lse + at,
+                                        args.partial_out + int64_t{at} * kDim + column, places,
+                                        lane, has_columns);
+        }
+
+        uint16_t* out = args.out + int64_t{out_row} * kDim + column;
+        const float* v = merged.values;
+        float largest = merged.largest;
+        float weights = merged.weights;
+        if (alone) {  // one chunk a row: no slots
+            if (out_row >= 0 && has_columns) {
+                const float inverse = weights > 0 ? __fdividef(1, weights) : 0.0f;
+                *reinterpret_cast<uint4*>(out) =
+                    make_uint4(scaled_pair(v[0], v[1], inverse), scaled_pair(v[2], v[3], inverse),
+                               scaled_pair(v[4], v[5], inverse), scaled_pair(v[6], v[7], inverse));
             }
-            const int64_t at = partial * kTileRows + partial_row;
-            merge_partials(merged,
-                           {.lse = workspace.partial_lse + at,
-                            .out = partial_out + at * kDim + column,
-                            .lse_stride = kTileRows,
-                            .out_stride = kTileRows * kDim},
-                           count, has_columns);
-        };
-        auto put_slot = [&](const Merged& merged, int32_t slot) {
-            s_values[first_slot + slot][0][lane] =
-                make_float4(merged.values[0], merged.values[1], merged.values[2], merged.values[3]);
-            s_values[first_slot + slot][1][lane] =
-                make_float4(merged.values[4], merged.values[5], merged.values[6], merged.values[7]);
-            if (lane == 0) {
-                s_sums[first_slot + slot] = make_float2(merged.largest, merged.weights);
-            }
-        };
-        if (active && team < slots) {
-            Merged merged;
-            for (int32_t chunk = team; chunk < chunks; chunk += teams) {
-                merge_one(merged, chunk);
-                if (deterministic) {
-                    put_slot(merged, chunk);
-                    merged = {};
+        } else {
+            s_values[team][0][lane] = make_float4(v[0], v[1], v[2], v[3]);
+            s_values[team][1][lane] = make_float4(v[4], v[5], v[6], v[7]);
+            if (lane == 0) s_sums[team] = make_float2(largest, weights);
+            __syncthreads();
+            if (out_row >= 0 && chunk < 2) {  // columns 0-3 of each lane, or 4-7
+                largest = minus_infinity();
+                for (int32_t first = item_row; first < slots; first += 4 * item_rows) {
+#pragma unroll
+                    for (int32_t s = 0; s < 4; ++s) {
+                        largest = fmaxf(largest, s_sums[first + s * item_rows].x);
+                    }
+                }
+                const float reference = reference_of(largest);
+                weights = 0;
+                float4 sum = make_float4(0, 0, 0, 0);
+                for (int32_t first = item_row; first < slots; first += 4 * item_rows) {
+                    float2 slot[4];
+                    float4 values[4];
+#pragma unroll
+                    for (int32_t s = 0; s < 4; ++s) {
+                        slot[s] = s_sums[first + s * item_rows];
+                        values[s] = s_values[first + s * item_rows][chunk][lane];
+                    }
+#pragma unroll
+                    for (int32_t s = 0; s < 4; ++s) {
+                        const float scale = ptx::exp2_approx(slot[s].x - reference);
+                        weights = fmaf(scale, slot[s].y, weights);
+                        sum.x = fmaf(scale, values[s].x, sum.x);
+                        sum.y = fmaf(scale, values[s].y, sum.y);
+                        sum.z = fmaf(scale, values[s].z, sum.z);
+                        sum.w = fmaf(scale, values[s].w, sum.w);
+                    }
+                }
+                if (has_columns) {
+                    const float inverse = weights > 0 ? __fdividef(1, weights) : 0.0f;
+                    *reinterpret_cast<uint2*>(out + 4 * chunk) = make_uint2(
+                        scaled_pair(sum.x, sum.y, inverse), scaled_pair(sum.z, sum.w, inverse));
                 }
             }
-            if (!deterministic) put_slot(merged, team);
         }
-        __syncthreads();
-
-        // Quads of columns: half 0 and 1 of a lane, one each for the first two teams of a row, both
-        // for a team that is alone.
-        for (int32_t half = team; active && half < 2; half += teams) {
-            float largest = minus_infinity();
-            for (int32_t s = 0; s < slots; ++s) {
-                largest = fmaxf(largest, s_sums[first_slot + s].x);
-            }
-            float weights = 0;
-            float4 sum = make_float4(0, 0, 0, 0);
-            for (int32_t s = 0; s < slots; ++s) {
-                const float2 slot = s_sums[first_slot + s];
-                if (slot.x == minus_infinity()) continue;
-                const float scale = ptx::exp2_approx(slot.x - largest);
-                const float4 values = s_values[first_slot + s][half][lane];
-                weights = fmaf(scale, slot.y, weights);
-                sum.x = fmaf(scale, values.x, sum.x);
-                sum.y = fmaf(scale, values.y, sum.y);
-                sum.z = fmaf(scale, values.z, sum.z);
-                sum.w = fmaf(scale, values.w, sum.w);
-            }
-            const float inverse = weights > 0 ? 1 / weights : 0.0f;
-            const int64_t at =
-                int64_t{first_node + node} * params.heads + tile.kv_head * group + group_head;
-            if (has_columns) {
-                const uint2 words = make_uint2(ptx::pack_bf16(sum.x * inverse, sum.y * inverse),
-                                               ptx::pack_bf16(sum.z * inverse, sum.w * inverse));
-                *reinterpret_cast<uint2*>(out + at * kDim + column + 4 * half) = words;
-            }
-            if (params.lse != nullptr && lane == 0 && half == 0 && slice == 0) {
-                params.lse[at] = weights > 0 ? (largest + log2f(weights)) * kLn2 : minus_infinity();
-            }
+        if (args.lse != nullptr && out_row >= 0 && chunk == 0 && lane == 0 && slice == 0) {
+            args.lse[out_row] =
+                weights > 0 ? (largest + __log2f(weights)) * kLn2 : minus_infinity();
         }
 
-        item += static_cast<int32_t>(gridDim.x);
-        if (item < items) {
-            tile = workspace.row_tiles[item / tile_items];
-            first_node = params.batch.node_start[tile.request];
+        index += item_stride;
+        items = args.header->merge_items;  // from L1, rather than a register
+        if (index < items) {
+            words = load_item(args.items + index);
+            __syncthreads();  // the slots are free again
         }
-        __syncthreads();  // the slots are free again
     }
 }
 
 template <int32_t kDim>
 cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
-    const int64_t most_items =
-        int64_t{params.workspace.row_tile_capacity} * kTileRows * CombineShape<kDim>::kSlices;
-    const int64_t at_once = params.multiprocessors;  // the registers of 12 rows a lane fill one
-    if (most_items == 0) return cudaSuccess;
+    constexpr int64_t kSlices = (kDim + kColumns - 1) / kColumns;
+    const int64_t capacity = params.workspace.merge_item_capacity;
+    if (capacity == 0) return cudaSuccess;
+    const int64_t room = int64_t{kBlocksAtOnce} * params.multiprocessors / kSlices;
+    const int64_t items_at_once = room < 1 ? 1 : room < capacity ? room : capacity;
+    const int32_t group = params.heads / params.kv_heads;
+    const CombineArgs args = {
+        .header = params.workspace.header,
+        .items = params.workspace.merge_items,
+        .partial_lse = params.workspace.partial_lse,
+        .partial_out = static_cast<const uint16_t*>(params.workspace.partial_out),
+        .out = static_cast<uint16_t*>(params.out),
+        .lse = params.lse,
+        .heads = params.heads,
+        .kv_heads = params.kv_heads,
+        .group = group,
+        .group_reciprocal = static_cast<uint32_t>(((1 << kDivisionShift) + group - 1) / group),
+        .path_blocks = (group + kTileRows - 1) / kTileRows};
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<uint32_t>(most_items < at_once ? most_items : at_once));
+    config.gridDim = dim3(static_cast<uint32_t>(items_at_once * kSlices));
     config.blockDim = dim3(kThreads);
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, attn_combine_kernel<kDim>, params);
+    return cudaLaunchKernelEx(&config, attn_combine_kernel<kDim>, args);
 }
 
 }  // namespace

@@ -5,17 +5,15 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/attn_plan/attn_batch.cuh"
+#include "kernels/attn_plan/attn_plan.h"
 
 namespace kd {
 
 struct AttnCombineParams {
-    AttnBatchView batch;
     AttnWorkspace workspace;
     int32_t heads;
     int32_t kv_heads;
     int32_t value_dim;  // 64, 96, 128, 256 or 512
-    int32_t max_nodes;
     int32_t multiprocessors;
     void* out;   // bf16 [nodes, heads, value_dim]
     float* lse;  // [nodes, heads] natural, or null

@@ -11,7 +11,7 @@ namespace kd {
 /// Which main loop runs, on which class of device.
 enum class AttnEngine : int32_t { wgmma_sm90, mma_sync_sm90, mma_sync_sm120 };
 
-/// Rates of one thread block, which has a multiprocessor to itself.
+/// Rates of one thread block, which has a multiprocessor to itself, and of the combine.
 struct AttnRates {
     double flops_per_us;          // full 64-row tiles, keys already in L2
     double bytes_per_us;          // of K/V from memory while every multiprocessor reads
@@ -19,29 +19,44 @@ struct AttnRates {
     double unit_us;               // queries in, first keys' latency, results out
     double combine_us;            // the combine launch
     double partial_bytes_per_us;  // partial rows, whole device: written once and read once
+    double merged_bytes_per_us;   // rows that come out of the combine, whole device
 };
 
-/// [kdt_attn_kind][AttnEngine]. Initial guesses, none fitted yet: the read bandwidths are 4.55 TB/s
-/// over 132 multiprocessors and 1.6 TB/s over 188; a 64 x 64 MLA tile of 8.9 MFLOP takes 1.25 us
-/// with wgmma, mma.sync reaches 0.6 of that on sm_90 and 1,024 FLOP a clock on sm_120.
+/// [kdt_attn_kind][AttnEngine]. MLA with wgmma is fitted; the others are guesses from 4.55 TB/s
+/// over 132 multiprocessors and 1.6 TB/s over 188, mma.sync at 0.6 of wgmma on sm_90 and 1,024 FLOP
+/// a clock on sm_120, with the combine of their device.
+///
+/// Fitted to: H200, 132 multiprocessors, 2026-11-29; one request, bf16 cache, 8 to 128 heads, 1 to
+/// 128 nodes, contexts 0 to 131,072, one to four forced split counts each, attention and combine
+/// timed together and apart. The measured split count nearest to the chosen one is within 2 % of
+/// the best in each of the 30 shapes. A 48-key tile takes 1.44 us by arithmetic and 1.56 us by
+/// memory. A unit costs 3.3 us beyond its tiles, which is what a second one adds; the launch, 1 to
+/// 4 us, is the same for every choice and left out. The combine took 3.4 us, 0.3 ns a partial row
+/// and 2.6 ns a merged row; that was before it read everything in two steps, so these are upper
+/// bounds.
 inline constexpr AttnRates kAttnRates[2][3] = {
-    {{7.1e6, 35e3, 60e3, 3.0, 2.5, 2.5e6},
-     {4.0e6, 35e3, 50e3, 3.5, 2.5, 2.5e6},
-     {1.6e6, 8.5e3, 20e3, 3.5, 3.0, 2.5e6}},
-    {{4.5e6, 35e3, 60e3, 2.5, 2.5, 2.5e6},
-     {3.0e6, 35e3, 50e3, 2.5, 2.5, 2.5e6},
-     {1.4e6, 8.5e3, 20e3, 2.5, 3.0, 2.5e6}},
+    {{4.65e6, 35.5e3, 60e3, 3.3, 3.4, 6.8e6, 0.39e6},
+     {4.0e6, 35e3, 50e3, 3.5, 3.4, 6.8e6, 0.39e6},
+     {1.6e6, 8.5e3, 20e3, 3.5, 3.0, 2.5e6, 0.4e6}},
+    {{4.5e6, 35e3, 60e3, 2.5, 3.4, 6.8e6, 0.39e6},
+     {3.0e6, 35e3, 50e3, 2.5, 3.4, 6.8e6, 0.39e6},
+     {1.4e6, 8.5e3, 20e3, 2.5, 3.0, 2.5e6, 0.4e6}},
 };
+
+/// Tiles that a unit waits for at the memory's rate before its arithmetic hides the rest: all
+/// blocks begin by asking for theirs at once. Without it 132 short parts look better than 88 at 16k
+/// keys.
+inline constexpr int32_t kFillTiles = 3;
 
 /// Costs of one step's units. Integers, so that host and device decide alike.
 struct AttnCosts {
     int32_t unit_ns;
-    int32_t tile_compute_ns;  // kTileRows rows by kTileKeys keys
-    int32_t
-        tile_memory_ns;    // kTileKeys keys of a K/V head from memory, all multiprocessors reading
-    int32_t tile_lone_ns;  // the same while few read
+    int32_t tile_compute_ns;  // kTileRows rows by a key tile
+    int32_t tile_memory_ns;   // a key tile of a K/V head from memory, all multiprocessors reading
+    int32_t tile_lone_ns;     // the same while few read
     int32_t combine_ns;
     int32_t partial_row_ps;  // a row's partial result, written and read
+    int32_t merged_row_ps;   // a row of the result
 };
 
 /// Values of one output head.
@@ -56,11 +71,23 @@ constexpr int32_t attn_token_bytes(const kdt_attn_shape& shape) {
     return shape.kv_format == KDT_KV_BF16 ? 2 * values : values;
 }
 
+/// Keys of a key tile: units are whole tiles. Deterministic mode has its own, whatever runs.
+constexpr int32_t attn_tile_keys(const kdt_attn_shape& shape, AttnEngine engine) {
+    const bool mla_wgmma = shape.kind == KDT_ATTN_MLA && engine == AttnEngine::wgmma_sm90;
+    return mla_wgmma && shape.mode == KDT_ATTN_FAST ? kMlaWgmmaUnitKeys : kTileKeys;
+}
+
+/// The least of them over all engines.
+constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
+    return attn_tile_keys(shape, AttnEngine::wgmma_sm90);
+}
+
 constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
     const AttnRates& rates = kAttnRates[shape.kind][static_cast<int32_t>(engine)];
     const int32_t value_dim = attn_value_dim(shape);
-    const double tile_flops = 2.0 * kTileRows * kTileKeys * (shape.head_dim + value_dim);
-    const double tile_bytes = 1.0 * kTileKeys * attn_token_bytes(shape);
+    const int32_t tile_keys = attn_tile_keys(shape, engine);
+    const double tile_flops = 2.0 * kTileRows * tile_keys * (shape.head_dim + value_dim);
+    const double tile_bytes = 1.0 * tile_keys * attn_token_bytes(shape);
     return {
         .unit_ns = static_cast<int32_t>(1e3 * rates.unit_us),
         .tile_compute_ns = static_cast<int32_t>(1e3 * tile_flops / rates.flops_per_us),
@@ -68,6 +95,7 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
         .tile_lone_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.lone_bytes_per_us),
         .combine_ns = static_cast<int32_t>(1e3 * rates.combine_us),
         .partial_row_ps = static_cast<int32_t>(1e6 * 4 * value_dim / rates.partial_bytes_per_us),
+        .merged_row_ps = static_cast<int32_t>(1e6 * 2 * value_dim / rates.merged_bytes_per_us),
     };
 }
 

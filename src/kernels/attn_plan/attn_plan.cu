@@ -4,15 +4,15 @@ namespace kd {
 
 namespace {
 
-constexpr int32_t kPlanThreads = kMostSplits;  // one candidate a thread
-constexpr int32_t kPathThreads = 256;          // one node a warp
+constexpr int32_t kPlanThreads = 512;
+constexpr int32_t kPathThreads = 256;  // one node a warp
 constexpr int32_t kMostRequests = 64;
 constexpr int32_t kMostDepth = 64;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 static_assert(kNeverNs < (int64_t{1} << 54), "a score and 9 bits of candidate fit 63 bits");
-static_assert(kMostSplits <= 512);
+static_assert(kMostSplits <= kPlanThreads && kPlanThreads <= 512, "one candidate a thread");
 
-/// The request that entry `index` of the step's units (or row tiles, ...) belongs to; first[r] is
+/// The request that entry `index` of the step's units (or merge items, ...) belongs to; first[r] is
 /// where request r's begin.
 template <int32_t PlanCounts::*kCount>
 __device__ int32_t request_of(const PlanCounts* first, int32_t requests, int32_t index) {
@@ -35,7 +35,6 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     __shared__ PlanCounts s_counts[kMostRequests];
     __shared__ PlanCounts s_first[kMostRequests + 1];
     __shared__ int32_t s_most_tiles;
-    __shared__ int32_t s_most_chunks;
     __shared__ unsigned long long s_best;
 
     const AttnBatchView& batch = params.batch;
@@ -45,7 +44,6 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     const int32_t lane = thread % 32;
     if (thread == 0) {
         s_most_tiles = 0;
-        s_most_chunks = 0;
         s_best = ~0ull;
     }
     __syncthreads();
@@ -78,16 +76,18 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     int32_t choice = 1;
     if (!shape.deterministic) {
         // The least (score, candidate): each warp's, then the block's.
-        const int64_t score =
-            plan_score(shape, s_request, batch.requests, s_most_tiles, thread + 1);
-        unsigned long long key = static_cast<unsigned long long>(score) * kMostSplits +
+        int64_t score = kNeverNs;
+        if (thread < kMostSplits) {
+            score = plan_score(shape, s_request, batch.requests, s_most_tiles, thread + 1);
+        }
+        unsigned long long key = static_cast<unsigned long long>(score) * kPlanThreads +
                                  static_cast<unsigned long long>(thread);
         for (int32_t step = 16; step > 0; step /= 2) {
             key = min(key, __shfl_xor_sync(kWholeWarp, key, step));
         }
         if (lane == 0) atomicMin(&s_best, key);
         __syncthreads();
-        const int32_t parts = static_cast<int32_t>(s_best % kMostSplits) + 1;
+        const int32_t parts = static_cast<int32_t>(s_best % kPlanThreads) + 1;
         choice = plan_choice(shape, s_most_tiles, parts);
     }
 
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     const int32_t partials = total.partials + total.path_units;
     // A step beyond the capacities breaks the contract: it gets an empty plan, nothing overruns.
     const bool fits = units <= workspace.unit_capacity && partials <= workspace.partial_capacity &&
-                      total.row_tiles <= workspace.row_tile_capacity;
+                      total.merge_items <= workspace.merge_item_capacity;
 
     for (int32_t u = thread; fits && u < units; u += kPlanThreads) {
         if (u < total.units) {
@@ -121,22 +121,16 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
                                index, s_request[r].context + batch.depth[node]);
         }
     }
-    int32_t most_chunks = 0;
-    for (int32_t t = thread; fits && t < total.row_tiles; t += kPlanThreads) {
-        const int32_t r = request_of<&PlanCounts::row_tiles>(s_first, batch.requests, t);
+    for (int32_t m = thread; fits && m < total.merge_items; m += kPlanThreads) {
+        const int32_t r = request_of<&PlanCounts::merge_items>(s_first, batch.requests, m);
         const int32_t path = shape.deterministic ? total.partials + s_first[r].path_units : -1;
-        const RowTile tile = plan_row_tile(shape, s_request[r], r, s_first[r], choice, path,
-                                           t - s_first[r].row_tiles);
-        workspace.row_tiles[t] = tile;
-        most_chunks = max(most_chunks, merge_chunks(tile) + (path >= 0 ? 1 : 0));
+        workspace.merge_items[m] = plan_merge_item(shape, s_request[r], r, s_first[r], choice, path,
+                                                   m - s_first[r].merge_items);
     }
-    if (most_chunks > 0) atomicMax(&s_most_chunks, most_chunks);
-    __syncthreads();
     if (thread == 0) {
         *workspace.header = {.units = fits ? units : 0,
-                             .row_tiles = fits ? total.row_tiles : 0,
+                             .merge_items = fits ? total.merge_items : 0,
                              .partials = fits ? partials : 0,
-                             .most_chunks = s_most_chunks,
                              .reserved = {}};
     }
 }

@@ -4,8 +4,9 @@
 // (group = heads / kv_heads; MLA has one latent head, so group = heads). A row tile is up to
 // kTileRows consecutive rows of one request and K/V head. Keys of a request are its context
 // positions followed by its tree nodes: key k < context is position k, key context + i is node i.
-// A work unit is a row tile and a range of whole kTileKeys-key tiles; the tail's mask is tested
-// only in tiles that reach beyond the context.
+// A work unit is a row tile and a range of whole key tiles: tile_keys keys each in fast mode, what
+// the main loop takes at a time (attn_tile_keys in attn_costs.h), kTileKeys keys in deterministic
+// mode. The tail's mask is tested only in tiles that reach beyond the context.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +18,8 @@ namespace kd {
 
 inline constexpr int32_t kTileRows = 64;
 inline constexpr int32_t kTileKeys = 64;
+/// Key tile of the MLA main loop on sm_90a, in fast mode.
+inline constexpr int32_t kMlaWgmmaUnitKeys = 48;
 
 /// What one thread block works on at a time. Three kinds:
 ///   fast mode:           segment_keys 0, path_node -1: keys are the request's, key k < context a
@@ -31,7 +34,7 @@ struct alignas(64) WorkUnit {
     int32_t kv_head;
     int32_t row_begin;  // first row in the request
     int32_t rows;       // 1..kTileRows
-    int32_t key_begin;  // a multiple of kTileKeys
+    int32_t key_begin;  // fast mode: a multiple of tile_keys; deterministic: of kTileKeys
     int32_t key_end;    // > key_begin
     int32_t partial;    // partial result it writes; -1: it alone has all keys and writes the output
     int32_t segment_keys;
@@ -45,23 +48,27 @@ struct alignas(64) WorkUnit {
 };
 static_assert(sizeof(WorkUnit) == 64);
 
-/// A row tile whose keys were split: attn_combine merges the partials [first_partial,
-/// first_partial + partials) in order, then, in deterministic mode, the one of each row's path:
-/// path_partial + (node * kv_heads + kv_head) * ceil(group / kTileRows) + head_in_group /
-/// kTileRows, whose row is head_in_group % kTileRows. How the order is cut into chunks that are
-/// merged side by side: attn_merge.h.
-struct alignas(32) RowTile {
-    int32_t request;
-    int32_t kv_head;
-    int32_t row_begin;
-    int32_t rows;
+/// Rows of a row tile whose keys were split, up to kMergeTeams >> teams_log2 of them: what one
+/// block of attn_combine merges at a time, all that it needs to know in one load. The partials
+/// [first_partial, first_partial + partials) are merged in order, then, in deterministic mode, the
+/// one of each row's path: path_partial + (node * kv_heads + kv_head) * ceil(group / kTileRows) +
+/// head_in_group / kTileRows, whose row is head_in_group % kTileRows. In the others a row stands at
+/// row % kTileRows. How the order is cut into chunks that are merged side by side: attn_merge.h.
+struct alignas(32) MergeItem {
+    int32_t first_node;  // of the request
+    int32_t row_begin;   // first row in the request
     int32_t first_partial;
     int32_t partials;
     int32_t path_partial;  // of the request; -1: fast mode
     uint16_t first_class;  // partials of the first segment class; fast mode: all
-    uint8_t phase[2];      // of each class: index of its first segment modulo kMergeChunk
+    uint8_t phase[2];      // of each class: index of its first segment modulo kMergeChunk; none: 0
+    uint8_t kv_head;
+    uint8_t rows;
+    uint8_t teams_log2;  // of one row
+    uint8_t chunks;      // of one row, the path's included
+    int32_t request;
 };
-static_assert(sizeof(RowTile) == 32);
+static_assert(sizeof(MergeItem) == 32);
 
 /// Deterministic mode: keys below this position are taken in whole tiles for a node at `position`.
 /// Never beyond the context, because no node is deeper than max_depth.
@@ -80,24 +87,23 @@ constexpr int32_t path_segment(int32_t boundary) {
 /// Counts that the planner wrote.
 struct PlanHeader {
     int32_t units;
-    int32_t row_tiles;  // split ones only
+    int32_t merge_items;
     int32_t partials;
-    int32_t most_chunks;  // merge chunks of one row tile, the most of the step
-    int32_t reserved[4];
+    int32_t reserved[5];
 };
 
 /// Where everything lies in the workspace; a function of the capacities alone.
 struct AttnWorkspace {
     PlanHeader* header = nullptr;
-    WorkUnit* units = nullptr;      // [unit_capacity]
-    RowTile* row_tiles = nullptr;   // [row_tile_capacity]
+    WorkUnit* units = nullptr;         // [unit_capacity]
+    MergeItem* merge_items = nullptr;  // [merge_item_capacity]
     int32_t* path_slots = nullptr;  // [max_nodes, path_capacity] deterministic mode: slots of the
                                     // keys from the node's own boundary to itself, in path order
     float* partial_lse = nullptr;   // [partial_capacity, kTileRows] base-2 log of the sum of
                                     // exp2; -inf: the row saw no key
     void* partial_out = nullptr;    // bf16 [partial_capacity, kTileRows, value_dim], normalised
     int32_t unit_capacity = 0;
-    int32_t row_tile_capacity = 0;
+    int32_t merge_item_capacity = 0;
     int32_t partial_capacity = 0;
     int32_t path_capacity = 0;  // max_depth + kTileKeys + 1
     size_t bytes = 0;

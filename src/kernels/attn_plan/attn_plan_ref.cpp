@@ -59,12 +59,9 @@ AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch)
         for (int32_t u = 0; u < first[i + 1].units - first[i].units; ++u) {
             plan.units.push_back(plan_unit(shape, requests[i], r, first[i], plan.choice, u));
         }
-        for (int32_t t = 0; t < first[i + 1].row_tiles - first[i].row_tiles; ++t) {
-            plan.row_tiles.push_back(
-                plan_row_tile(shape, requests[i], r, first[i], plan.choice, path, t));
-            plan.header.most_chunks =
-                std::max(plan.header.most_chunks,
-                         merge_chunks(plan.row_tiles.back()) + (shape.deterministic ? 1 : 0));
+        for (int32_t m = 0; m < first[i + 1].merge_items - first[i].merge_items; ++m) {
+            plan.merge_items.push_back(
+                plan_merge_item(shape, requests[i], r, first[i], plan.choice, path, m));
         }
     }
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -78,7 +75,7 @@ AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch)
     }
     plan.header.units = total.units + total.path_units;
     plan.header.partials = total.partials + total.path_units;
-    plan.header.row_tiles = total.row_tiles;
+    plan.header.merge_items = total.merge_items;
     return plan;
 }
 

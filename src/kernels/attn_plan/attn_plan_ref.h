@@ -20,7 +20,7 @@ struct AttnPlanResult {
     PlanHeader header = {};
     int32_t choice = 1;  // chunk length in tiles, or forced splits
     std::vector<WorkUnit> units;
-    std::vector<RowTile> row_tiles;
+    std::vector<MergeItem> merge_items;
 };
 
 AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch);

@@ -15,8 +15,8 @@
 
 namespace kd {
 
-/// Parts that the planner considers for a request.
-inline constexpr int32_t kMostSplits = 512;
+/// Parts that the planner considers for a request: more than any device has multiprocessors.
+inline constexpr int32_t kMostSplits = kMostPartials;
 
 /// What the planner knows of the model and the device.
 struct PlanShape {
@@ -27,6 +27,7 @@ struct PlanShape {
     int32_t max_depth;
     int32_t splits;  // > 0: forced
     int32_t multiprocessors;
+    int32_t tile_keys;  // of a key tile; deterministic mode: kTileKeys
     int32_t partial_capacity;
     AttnCosts costs;
 };
@@ -55,12 +56,12 @@ struct PlanRequest {
 struct PlanCounts {
     int32_t units;  // of the prefix in deterministic mode
     int32_t partials;
-    int32_t row_tiles;
+    int32_t merge_items;
     int32_t path_units;  // and partials, which come after all others
 };
 
 constexpr PlanCounts counts_sum(const PlanCounts& a, const PlanCounts& b) {
-    return {a.units + b.units, a.partials + b.partials, a.row_tiles + b.row_tiles,
+    return {a.units + b.units, a.partials + b.partials, a.merge_items + b.merge_items,
             a.path_units + b.path_units};
 }
 
@@ -69,9 +70,9 @@ constexpr int32_t ceil_div(int32_t a, int32_t b) {
 }
 
 /// Key tiles wholly before this key are in no window of a node at `position` or later.
-constexpr int32_t first_window_tile(int32_t position, int32_t sliding_window) {
+constexpr int32_t first_window_tile(int32_t position, int32_t sliding_window, int32_t tile_keys) {
     const int32_t first = sliding_window > 0 ? position - sliding_window + 1 : 0;
-    return first > 0 ? first / kTileKeys : 0;
+    return first > 0 ? first / tile_keys : 0;
 }
 
 constexpr PrefixClass prefix_class(int32_t boundary, int32_t window_tile) {
@@ -104,13 +105,14 @@ constexpr PlanRequest plan_request(const PlanShape& shape, const PlanExtent& ext
                         .tiles = 0,
                         .prefix = {}};
     if (nodes <= 0) return request;
-    request.first_tile = first_window_tile(context, shape.sliding_window);
-    request.tiles = ceil_div(context + nodes, kTileKeys) - request.first_tile;
+    request.first_tile = first_window_tile(context, shape.sliding_window, shape.tile_keys);
+    request.tiles = ceil_div(context + nodes, shape.tile_keys) - request.first_tile;
     if (shape.deterministic) {
         // Depths differ by at most 64, so boundaries by at most kTileKeys: these two are all.
         const int32_t least = path_boundary(context + least_depth, shape.max_depth);
         const int32_t most = path_boundary(context + most_depth, shape.max_depth);
-        const int32_t window_tile = first_window_tile(context + least_depth, shape.sliding_window);
+        const int32_t window_tile =
+            first_window_tile(context + least_depth, shape.sliding_window, kTileKeys);
         request.prefix[0] = prefix_class(least, window_tile);
         if (path_segment(least) == path_segment(most)) {
             request.prefix[0] = prefix_class(most, window_tile);
@@ -132,27 +134,56 @@ constexpr int32_t path_units_of_node(const PlanShape& shape) {
     return shape.kv_heads * ceil_div(shape.group, kTileRows);
 }
 
+/// How the rows of a request are merged: all its row tiles have equally many partials.
+struct MergeShape {
+    int32_t chunks;  // of a row
+    int32_t teams_log2;
+    int32_t tile_items;  // of a full row tile
+    int32_t head_items;  // of a K/V head
+};
+
+constexpr MergeShape plan_merge(const PlanShape& shape, const PlanRequest& request,
+                                int32_t choice) {
+    int32_t chunks = class_chunks(plan_splits(shape, request, choice), 0);
+    if (shape.deterministic) {
+        chunks = 1;
+        for (const PrefixClass& prefix : request.prefix) {
+            chunks += class_chunks(prefix.count, prefix.first % kMergeChunk);
+        }
+    }
+    const int32_t teams_log2 = merge_teams_log2(chunks);
+    const int32_t rows = merge_rows(teams_log2);
+    const int32_t full_tiles = request.nodes * shape.group / kTileRows;
+    const int32_t rest = request.nodes * shape.group % kTileRows;
+    const int32_t tile_items = kTileRows / rows;
+    return {chunks, teams_log2, tile_items, full_tiles * tile_items + ceil_div(rest, rows)};
+}
+
 constexpr PlanCounts plan_counts(const PlanShape& shape, const PlanRequest& request,
                                  int32_t choice) {
     const int32_t row_tiles = shape.kv_heads * request.row_tiles;
     const int32_t units = row_tiles * plan_splits(shape, request, choice);
+    const int32_t merge_items = shape.kv_heads * plan_merge(shape, request, choice).head_items;
     if (shape.deterministic) {
-        return {units, units, row_tiles, request.nodes * path_units_of_node(shape)};
+        return {units, units, merge_items, request.nodes * path_units_of_node(shape)};
     }
     const bool split = units > row_tiles;
-    return {units, split ? units : 0, split ? row_tiles : 0, 0};
+    return {units, split ? units : 0, split ? merge_items : 0, 0};
 }
 
-/// Time of one key tile in a unit of this request while `units` units share the device. The row
-/// tiles of a K/V head read the same keys at the same time, so memory delivers them once.
-constexpr int32_t tile_ns(const PlanShape& shape, const PlanRequest& request, int32_t units) {
+/// Time of a unit of `tiles` key tiles of this request while `units` units share the device. The
+/// row tiles of a K/V head read the same keys at the same time, so memory delivers them once.
+constexpr int32_t unit_ns(const PlanShape& shape, const PlanRequest& request, int32_t tiles,
+                          int32_t units) {
     const AttnCosts& costs = shape.costs;
     const int32_t blocks = units < shape.multiprocessors ? units : shape.multiprocessors;
-    const int32_t shared =
+    const int32_t memory =
         costs.tile_memory_ns * blocks / (shape.multiprocessors * request.row_tiles);
-    int32_t ns = costs.tile_compute_ns;
-    if (costs.tile_lone_ns > ns) ns = costs.tile_lone_ns;
-    return shared > ns ? shared : ns;
+    int32_t tile = memory;
+    if (costs.tile_compute_ns > tile) tile = costs.tile_compute_ns;
+    if (costs.tile_lone_ns > tile) tile = costs.tile_lone_ns;
+    const int32_t fill = tiles < kFillTiles ? tiles : kFillTiles;
+    return costs.unit_ns + fill * memory + tiles * tile;
 }
 
 inline constexpr int64_t kNeverNs = int64_t{1} << 50;
@@ -165,6 +196,7 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
     int32_t units = 0;
     int32_t partials = 0;
     int64_t partial_rows = 0;
+    int64_t merged_rows = 0;
     for (int32_t r = 0; r < count; ++r) {
         const PlanRequest& request = requests[r];
         const int32_t parts = plan_splits(shape, request, choice);
@@ -172,7 +204,9 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
         units += row_tiles * parts;
         if (parts > 1) {
             partials += row_tiles * parts;
-            partial_rows += int64_t{request.nodes} * shape.group * shape.kv_heads * parts;
+            const int64_t rows = int64_t{request.nodes} * shape.group * shape.kv_heads;
+            partial_rows += rows * parts;
+            merged_rows += rows;
         }
     }
     if (partials > shape.partial_capacity) return kNeverNs;
@@ -184,8 +218,7 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
         const PlanRequest& request = requests[r];
         if (request.tiles == 0) continue;
         const int32_t parts = plan_splits(shape, request, choice);
-        const int32_t ns =
-            shape.costs.unit_ns + ceil_div(request.tiles, parts) * tile_ns(shape, request, units);
+        const int32_t ns = unit_ns(shape, request, ceil_div(request.tiles, parts), units);
         int32_t left = shape.kv_heads * request.row_tiles * parts;
         if (ns > wave_ns) wave_ns = ns;
         if (left < room) {
@@ -201,7 +234,9 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
     }
     done_ns += wave_ns;
     if (partials > 0) {
-        done_ns += shape.costs.combine_ns + partial_rows * shape.costs.partial_row_ps / 1000;
+        const int64_t rows_ps =
+            partial_rows * shape.costs.partial_row_ps + merged_rows * shape.costs.merged_row_ps;
+        done_ns += shape.costs.combine_ns + rows_ps / 1000;
     }
     return done_ns;
 }
@@ -260,8 +295,9 @@ constexpr WorkUnit plan_unit(const PlanShape& shape, const PlanRequest& request,
     } else {
         const int32_t keys = request.context + request.nodes;
         const int32_t end_tile = request.first_tile + (split + 1) * request.tiles / splits;
-        unit.key_begin = (request.first_tile + split * request.tiles / splits) * kTileKeys;
-        unit.key_end = end_tile * kTileKeys < keys ? end_tile * kTileKeys : keys;
+        const int32_t end_key = end_tile * shape.tile_keys;
+        unit.key_begin = (request.first_tile + split * request.tiles / splits) * shape.tile_keys;
+        unit.key_end = end_key < keys ? end_key : keys;
     }
     return unit;
 }
@@ -289,28 +325,35 @@ constexpr WorkUnit plan_path_unit(const PlanShape& shape, const PlanRequest& req
             .unused = 0};
 }
 
-/// Row tile `index` of request `r`; `path_partial`: of the request, -1 in fast mode.
-constexpr RowTile plan_row_tile(const PlanShape& shape, const PlanRequest& request, int32_t r,
-                                const PlanCounts& first, int32_t choice, int32_t path_partial,
-                                int32_t index) {
+/// Merge item `index` of request `r`; `path_partial`: of the request, -1 in fast mode.
+constexpr MergeItem plan_merge_item(const PlanShape& shape, const PlanRequest& request, int32_t r,
+                                    const PlanCounts& first, int32_t choice, int32_t path_partial,
+                                    int32_t index) {
     const int32_t splits = plan_splits(shape, request, choice);
-    const int32_t begin = index % request.row_tiles * kTileRows;
-    const int32_t rows = request.nodes * shape.group - begin;
-    RowTile tile{.request = r,
-                 .kv_head = index / request.row_tiles,
-                 .row_begin = begin,
-                 .rows = rows < kTileRows ? rows : kTileRows,
-                 .first_partial = first.partials + index * splits,
-                 .partials = splits,
-                 .path_partial = path_partial,
-                 .first_class = static_cast<uint16_t>(splits),
-                 .phase = {0, 0}};
+    const MergeShape merge = plan_merge(shape, request, choice);
+    const int32_t kv_head = index / merge.head_items;
+    const int32_t tile = index % merge.head_items / merge.tile_items;
+    const int32_t most_rows = merge_rows(merge.teams_log2);
+    const int32_t row_begin = index % merge.head_items * most_rows;
+    const int32_t rows = request.nodes * shape.group - row_begin;
+    MergeItem item{.first_node = request.first_node,
+                   .row_begin = row_begin,
+                   .first_partial = first.partials + (kv_head * request.row_tiles + tile) * splits,
+                   .partials = splits,
+                   .path_partial = path_partial,
+                   .first_class = static_cast<uint16_t>(splits),
+                   .phase = {0, 0},
+                   .kv_head = static_cast<uint8_t>(kv_head),
+                   .rows = static_cast<uint8_t>(rows < most_rows ? rows : most_rows),
+                   .teams_log2 = static_cast<uint8_t>(merge.teams_log2),
+                   .chunks = static_cast<uint8_t>(merge.chunks),
+                   .request = r};
     if (shape.deterministic) {
-        tile.first_class = static_cast<uint16_t>(request.prefix[0].count);
-        tile.phase[0] = static_cast<uint8_t>(request.prefix[0].first % kMergeChunk);
-        tile.phase[1] = static_cast<uint8_t>(request.prefix[1].first % kMergeChunk);
+        item.first_class = static_cast<uint16_t>(request.prefix[0].count);
+        item.phase[0] = static_cast<uint8_t>(request.prefix[0].first % kMergeChunk);
+        item.phase[1] = static_cast<uint8_t>(request.prefix[1].first % kMergeChunk);
     }
-    return tile;
+    return item;
 }
 
 }  // namespace kd

@@ -31,23 +31,26 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
                                     void* base) {
     AttnWorkspace workspace;
     const int32_t row_tiles = most_row_tiles(shape, requests, max_nodes);
+    const int32_t rows = max_nodes * shape.heads;
     if (shape.mode == KDT_ATTN_DETERMINISTIC) {
         const int32_t group = shape.heads / shape.kv_heads;
         const int32_t path_units = max_nodes * shape.kv_heads * ceil_div(group, kTileRows);
         workspace.partial_capacity = row_tiles * most_segments(max_context) + path_units;
         workspace.unit_capacity = workspace.partial_capacity;
-        workspace.row_tile_capacity = row_tiles;
+        workspace.merge_item_capacity = rows;  // one a row at worst
         workspace.path_capacity = shape.max_depth + kTileKeys + 1;
     } else {
         const int32_t nodes = max_nodes < 128 ? max_nodes : 128;
-        const int32_t tiles = ceil_div(max_context + nodes, kTileKeys);
+        const int32_t tiles = ceil_div(max_context + nodes, least_tile_keys(shape));
         const int32_t room = multiprocessors * (shape.splits > 0 ? kForcedPartialsPerMultiprocessor
                                                                  : kPartialsPerMultiprocessor);
         const int64_t useful = tiles > 1 ? int64_t{row_tiles} * tiles : 0;
         workspace.partial_capacity = useful < room ? static_cast<int32_t>(useful) : room;
         workspace.unit_capacity = row_tiles + workspace.partial_capacity;
-        const int32_t split_tiles = workspace.partial_capacity / 2;
-        workspace.row_tile_capacity = split_tiles < row_tiles ? split_tiles : row_tiles;
+        // A row tile of p > 1 partials has at most min(p, rows) merge items, and no item is without
+        // a row.
+        const int32_t partials = workspace.partial_capacity;
+        workspace.merge_item_capacity = partials < rows ? partials : rows;
     }
 
     size_t bytes = 0;
@@ -58,7 +61,7 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
     auto count = [](int32_t n) { return static_cast<size_t>(n); };
     place(workspace.header, sizeof(PlanHeader));
     place(workspace.units, count(workspace.unit_capacity) * sizeof(WorkUnit));
-    place(workspace.row_tiles, count(workspace.row_tile_capacity) * sizeof(RowTile));
+    place(workspace.merge_items, count(workspace.merge_item_capacity) * sizeof(MergeItem));
     place(workspace.path_slots,
           count(max_nodes) * count(workspace.path_capacity) * sizeof(int32_t));
     const size_t partial_rows = count(workspace.partial_capacity) * kTileRows;
@@ -79,6 +82,7 @@ constexpr PlanShape plan_shape(const kdt_attn_shape& shape, const AttnWorkspace&
             .max_depth = shape.max_depth,
             .splits = shape.splits,
             .multiprocessors = multiprocessors,
+            .tile_keys = attn_tile_keys(shape, engine),
             .partial_capacity = workspace.partial_capacity,
             .costs = attn_costs(shape, engine)};
 }
