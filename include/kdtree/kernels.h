@@ -94,7 +94,7 @@ typedef struct kdt_attn_shape {
     int32_t sliding_window; /* GQA: a node at position p sees keys at positions > p - window;
                                0: all */
     int32_t splits;         /* 0: planned; n >= 1: cut every request's keys into n parts (clamped to
-                               its 64-key tiles and the workspace). For tuning */
+                               its key tiles and the workspace). For tuning */
 } kdt_attn_shape;
 
 /* The requests of one step. All pointers are device memory. Request r has the tree nodes
