@@ -22,9 +22,9 @@ struct AttnRates {
     double merged_bytes_per_us;   // rows that come out of the combine, whole device
 };
 
-/// [kdt_attn_kind][AttnEngine]. MLA with wgmma is fitted; the others are guesses from 4.55 TB/s
-/// over 132 multiprocessors and 1.6 TB/s over 188, mma.sync at 0.6 of wgmma on sm_90 and 1,024 FLOP
-/// a clock on sm_120, with the combine of their device.
+/// [kdt_attn_kind][AttnEngine]. MLA with wgmma is fitted; the sm_120 rates are guesses from 4.55
+/// TB/s over 132 multiprocessors and 1.6 TB/s over 188, mma.sync at 0.6 of wgmma on sm_90 and 1,024
+/// FLOP a clock on sm_120, with the combine of their device.
 ///
 /// Fitted to: H200, 132 multiprocessors, 2026-11-29; one request, bf16 cache, 8 to 128 heads, 1 to
 /// 128 nodes, contexts 0 to 131,072, one to four forced split counts each, attention and combine
@@ -33,13 +33,14 @@ struct AttnRates {
 /// memory. A unit costs 3.3 us beyond its tiles, which is what a second one adds; the launch, 1 to
 /// 4 us, is the same for every choice and left out. The combine took 3.4 us, 0.3 ns a partial row
 /// and 2.6 ns a merged row; that was before it read everything in two steps, so these are upper
-/// bounds.
+/// bounds. GQA on sm_90: from three forced split counts at 65,536 keys, 32 / 8 heads of 128, 1 to
+/// 32 nodes, same day.
 inline constexpr AttnRates kAttnRates[2][3] = {
     {{4.65e6, 35.5e3, 60e3, 3.3, 3.4, 6.8e6, 0.39e6},
      {4.0e6, 35e3, 50e3, 3.5, 3.4, 6.8e6, 0.39e6},
      {1.6e6, 8.5e3, 20e3, 3.5, 3.0, 2.5e6, 0.4e6}},
-    {{4.5e6, 35e3, 60e3, 2.5, 3.4, 6.8e6, 0.39e6},
-     {3.0e6, 35e3, 50e3, 2.5, 3.4, 6.8e6, 0.39e6},
+    {{3.8e6, 36e3, 44e3, 2.5, 3.4, 6.8e6, 0.39e6},
+     {1.9e6, 34e3, 31e3, 2.5, 3.4, 6.8e6, 0.39e6},
      {1.4e6, 8.5e3, 20e3, 2.5, 3.0, 2.5e6, 0.4e6}},
 };
 
@@ -80,6 +81,13 @@ constexpr int32_t attn_tile_keys(const kdt_attn_shape& shape, AttnEngine engine)
 /// The least of them over all engines.
 constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
     return attn_tile_keys(shape, AttnEngine::wgmma_sm90);
+}
+
+/// Whether the main loop takes two row tiles of the same keys at a time: one a consumer warpgroup,
+/// where units outnumber blocks and every request has an even number of row tiles.
+constexpr bool attn_takes_pairs(const kdt_attn_shape& shape, AttnEngine engine) {
+    return shape.kind == KDT_ATTN_GQA && engine == AttnEngine::wgmma_sm90 &&
+           shape.mode == KDT_ATTN_FAST && (shape.head_dim == 96 || shape.head_dim == 128);
 }
 
 constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {

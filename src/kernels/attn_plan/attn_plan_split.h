@@ -28,6 +28,7 @@ struct PlanShape {
     int32_t splits;  // > 0: forced
     int32_t multiprocessors;
     int32_t tile_keys;  // of a key tile; deterministic mode: kTileKeys
+    bool pairs;         // the main loop takes two row tiles of the same keys at a time where it can
     int32_t partial_capacity;
     AttnCosts costs;
 };
@@ -173,14 +174,15 @@ constexpr PlanCounts plan_counts(const PlanShape& shape, const PlanRequest& requ
 
 /// Time of a unit of `tiles` key tiles of this request while `units` units share the device. The
 /// row tiles of a K/V head read the same keys at the same time, so memory delivers them once.
+/// `together`: row tiles that a block takes at a time.
 constexpr int32_t unit_ns(const PlanShape& shape, const PlanRequest& request, int32_t tiles,
-                          int32_t units) {
+                          int32_t units, int32_t together) {
     const AttnCosts& costs = shape.costs;
     const int32_t blocks = units < shape.multiprocessors ? units : shape.multiprocessors;
     const int32_t memory =
-        costs.tile_memory_ns * blocks / (shape.multiprocessors * request.row_tiles);
+        costs.tile_memory_ns * blocks / (shape.multiprocessors * (request.row_tiles / together));
     int32_t tile = memory;
-    if (costs.tile_compute_ns > tile) tile = costs.tile_compute_ns;
+    if (together * costs.tile_compute_ns > tile) tile = together * costs.tile_compute_ns;
     if (costs.tile_lone_ns > tile) tile = costs.tile_lone_ns;
     const int32_t fill = tiles < kFillTiles ? tiles : kFillTiles;
     return costs.unit_ns + fill * memory + tiles * tile;
@@ -210,6 +212,11 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
         }
     }
     if (partials > shape.partial_capacity) return kNeverNs;
+    int32_t together = shape.pairs && units > shape.multiprocessors ? 2 : 1;
+    for (int32_t r = 0; r < count; ++r) {
+        if (requests[r].row_tiles % 2 != 0) together = 1;
+    }
+    units /= together;
 
     int64_t done_ns = 0;
     int32_t wave_ns = 0;                   // longest unit of the wave that is being filled
@@ -218,8 +225,8 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
         const PlanRequest& request = requests[r];
         if (request.tiles == 0) continue;
         const int32_t parts = plan_splits(shape, request, choice);
-        const int32_t ns = unit_ns(shape, request, ceil_div(request.tiles, parts), units);
-        int32_t left = shape.kv_heads * request.row_tiles * parts;
+        const int32_t ns = unit_ns(shape, request, ceil_div(request.tiles, parts), units, together);
+        int32_t left = shape.kv_heads * request.row_tiles * parts / together;
         if (ns > wave_ns) wave_ns = ns;
         if (left < room) {
             room -= left;

@@ -83,6 +83,7 @@ constexpr PlanShape plan_shape(const kdt_attn_shape& shape, const AttnWorkspace&
             .splits = shape.splits,
             .multiprocessors = multiprocessors,
             .tile_keys = attn_tile_keys(shape, engine),
+            .pairs = attn_takes_pairs(shape, engine),
             .partial_capacity = workspace.partial_capacity,
             .costs = attn_costs(shape, engine)};
 }

@@ -1,5 +1,5 @@
 // The GQA verify kernel: grid <= 1 block a multiprocessor, 384 threads; block b works off units b,
-// b + grid, ... of the plan.
+// b + grid, ... of the plan, or pairs of units.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,51 @@
 
 namespace kd::gqa {
 
-/// One lane of each of a group's 4 warps arrives, when its warp has read the buffer.
-__device__ __forceinline__ void release(uint64_t& barrier, int32_t lane) {
+/// One lane of each of a group's 4 warps arrives, `arrivals` times, when its warp has read the
+/// stage.
+__device__ __forceinline__ void release(uint64_t& barrier, int32_t lane, uint32_t arrivals) {
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&barrier));
+    if (lane == 0)
+        asm volatile(
+            "mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(ptx::smem_address(&barrier)),
+            "r"(arrivals)
+            : "memory");
 }
 
-/// Group g takes the tiles at even (0) or odd (1) multiples of kKeys, wherever the unit begins and
-/// whatever the ring holds: which keys of a row are summed together depends on their positions
-/// alone. Copies (and conversions) are ordinary writes, wgmma reads through the asynchronous proxy:
-/// hence a fence between a barrier and the products.
+/// Turns at the tensor cores of groups with units of their own: without them both groups issue
+/// their products together, then compute their softmax together. Barrier kTurnBarrier + g: group g
+/// waits until the other one has issued. Predicated, not branched: products are in flight around
+/// them.
+inline constexpr int32_t kTurnBarrier = kConsumerBarrier + 1 + kGroups;
+__device__ __forceinline__ void wait_turn(bool turns, int32_t group) {
+    asm volatile(
+        "{\n"
+        ".reg .pred turns;\n"
+        "setp.ne.b32 turns, %0, 0;\n"
+        "@turns bar.sync %1, %2;\n"
+        "}\n" ::"r"(static_cast<int32_t>(turns)),
+        "r"(kTurnBarrier + group), "n"(kConsumers)
+        : "memory");
+}
+__device__ __forceinline__ void pass_turn(bool turns, int32_t group) {
+    asm volatile(
+        "{\n"
+        ".reg .pred turns;\n"
+        "setp.ne.b32 turns, %0, 0;\n"
+        "@turns bar.arrive %1, %2;\n"
+        "}\n" ::"r"(static_cast<int32_t>(turns)),
+        "r"(kTurnBarrier + (group ^ 1)), "n"(kConsumers)
+        : "memory");
+}
+
+/// A group that shares its unit takes the tiles at even (0) or odd (1) multiples of kKeys, wherever
+/// the unit begins and whatever the ring holds: which keys of a row are summed together depends on
+/// their positions alone. What cp.async and its barrier delivered needs no fence before wgmma;
+/// converted tiles, ordinary writes, do.
 template <class Config>
 __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, int32_t stages,
                                         char* s_ring, char* s_converted, char* s_query,
-                                        BlockState& state) {
+                                        typename Config::State& state) {
     constexpr int32_t kSteps = Config::kKeys / 16;
     constexpr int32_t kQuerySteps = Config::kQueryInRegisters ? Config::kHeadDim / 16 : 1;
     const int32_t group = threadIdx.x / kGroupThreads;
@@ -37,121 +68,184 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
     char* s_k = s_converted + group * 2 * Config::kHalfTileBytes;
     char* s_v = s_k + Config::kHalfTileBytes;
     Barriers& barriers = state.barriers;
+    RowRange(&rows)[kTileRows] = state.rows[Config::kPairs ? group : 0];
     const ScoreScale scale(Config::kFp8 ? params.scale * params.k_scale : params.scale,
                            params.logit_cap);
 
+    WorkUnit unit = params.workspace.units[blockIdx.x];
+    const UnitWalk walk = UnitWalk::of<Config>(params, unit);
     ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();
 
-    const int32_t units = params.workspace.header->units;
+    const int32_t tile_step = walk.pairs ? 1 : kGroups;
+    const uint32_t arrivals = walk.pairs ? 1 : kGroups;
+    if constexpr (Config::kOverlap) pass_turn(walk.pairs && group == 1, group);
     uint32_t tiles_before = 0;
-    for (int32_t u = blockIdx.x; u < units; u += gridDim.x) {
-        const WorkUnit unit = params.workspace.units[u];
+    for (int32_t u = walk.first; u < walk.units; u += walk.step) {
+        if (walk.pairs || u != walk.first)
+            unit = params.workspace.units[walk.pairs ? u + group : u];
+        const int32_t tiles = unit_tiles<Config>(unit);
         const AttnRequest request(params.batch, unit);
-        const KeyRange range(params, unit, request);
-        const int32_t tiles = range.tiles<Config>();
-
-        ptx::named_barrier_sync(kConsumerBarrier, kConsumers);  // the last unit's merge is over
-        load_query<Config>(params, unit, request.first_node, s_query);
-        load_row_ranges(params, unit, request, state.rows);
-        if constexpr (Config::kWgmma) ptx::fence_async_proxy();
-        ptx::named_barrier_sync(kConsumerBarrier, kConsumers);
 
         uint32_t q[kQuerySteps][4];
-        if constexpr (Config::kQueryInRegisters) {
+        if constexpr (Config::kPairs) {
+            load_query_registers<Config>(params, unit, first_row, lane, q);
+            ptx::named_barrier_sync(group_barrier, kGroupThreads);  // rows are no longer read
+            load_row_ranges(params, unit, request, thread, rows);
+            ptx::named_barrier_sync(group_barrier, kGroupThreads);
+        } else {
+            ptx::named_barrier_sync(kConsumerBarrier, kConsumers);  // the last merge is over
+            load_query<Config>(params, unit, request.first_node, s_query);
+            load_row_ranges(params, unit, request, static_cast<int32_t>(threadIdx.x), rows);
+            if constexpr (Config::kWgmma) ptx::fence_async_proxy();
+            ptx::named_barrier_sync(kConsumerBarrier, kConsumers);
+            if constexpr (Config::kQueryInRegisters) {
 #pragma unroll
-            for (int32_t i = 0; i < kQuerySteps; ++i)
-                load_query_fragment(q[i], query, i, warp, lane);
+                for (int32_t i = 0; i < kQuerySteps; ++i)
+                    load_query_fragment(q[i], query, i, warp, lane);
+            }
         }
         // Tiles within [free_begin, free_end) are seen whole by all rows of this warp.
-        const RowRange& lane_row = state.rows[warp * 16 + lane % 16];
+        const RowRange& lane_row = rows[warp * 16 + lane % 16];
         const int32_t free_begin = __reduce_max_sync(~0u, lane_row.first);
-        const int32_t free_end = min(range.end, __reduce_min_sync(~0u, lane_row.limit));
+        const int32_t free_end = min(unit.key_end, __reduce_min_sync(~0u, lane_row.limit));
 
         float o[Config::kOutDim / 2];
 #pragma unroll
         for (int32_t i = 0; i < Config::kOutDim / 2; ++i) o[i] = 0;
         Running running;
-        const int32_t first_tile = group ^ (range.begin / Config::kKeys & 1);
+        const int32_t first_tile = walk.pairs ? 0 : group ^ (unit.key_begin / Config::kKeys & 1);
         RingPosition place(tiles_before + first_tile, stages);
 
-        for (int32_t tile = first_tile; tile < tiles; tile += kGroups) {
-            char* s_stage = s_ring + place.stage * Config::kStageBytes;
-            const uint32_t k = ring + place.stage * Config::kStageBytes;
-            const uint32_t v = k + Config::kMatrixBytes;
-            const uint32_t v_full = ptx::smem_address(&barriers.v_full[place.stage]);
-            float s[Config::kKeys / 2];
-
-            ptx::mbarrier_wait(ptx::smem_address(&barriers.k_full[place.stage]), place.parity);
-            if constexpr (!Config::kWgmma) {
-                scores_mma_sync<Config>(s, q, query, k, warp, lane);
-                release(barriers.k_empty[place.stage], lane);
-            } else if constexpr (!Config::kFp8) {
-                ptx::fence_async_proxy();
-                issue_scores_wgmma<Config>(s, q, query, k);
-                ptx::wgmma_wait();
-                ptx::pin_registers(s);
-                release(barriers.k_empty[place.stage], lane);
-            } else {
-                convert_tile<Config>(s_k, s_stage, thread);
-                release(barriers.k_empty[place.stage], lane);
-                ptx::fence_async_proxy();
-                ptx::named_barrier_sync(group_barrier, kGroupThreads);
-                issue_scores_wgmma<Config>(s, q, query, ptx::smem_address(s_k));
-                ptx::mbarrier_wait(v_full, place.parity);
-                convert_tile<Config>(s_v, s_stage + Config::kMatrixBytes, thread);
-                release(barriers.v_empty[place.stage], lane);
-                ptx::fence_async_proxy();
-                ptx::wgmma_wait();
-                ptx::pin_registers(s);
-            }
-
-            const int32_t key_begin = range.begin + tile * Config::kKeys;
-            scale_scores(s, scale);
+        const auto full = [&](const RingPosition& at) {
+            return ptx::smem_address(&barriers.full[at.stage]);
+        };
+        const auto k_of = [&](const RingPosition& at) {
+            return ring + at.stage * Config::kStageBytes;
+        };
+        float s[Config::kKeys / 2];
+        uint32_t p[kSteps][4];
+        float rescale[2];
+        const auto soften = [&](int32_t tile) {
+            const int32_t key_begin = unit.key_begin + tile * Config::kKeys;
+            scale.prepare(s);
             if (key_begin < free_begin || key_begin + Config::kKeys > free_end) {
                 uint64_t visible[2];
 #pragma unroll
                 for (int32_t i = 0; i < 2; ++i)
-                    visible[i] =
-                        visible_keys(state.rows[first_row + 8 * i], request.context, key_begin) &
-                        low_bits(range.end - key_begin);
+                    visible[i] = visible_keys(rows[first_row + 8 * i], request.context, key_begin) &
+                                 low_bits(unit.key_end - key_begin);
                 mask_scores(s, visible, lane);
             }
-            float rescale[2];
-            softmax(s, running, rescale);
-            uint32_t p[kSteps][4];
+            softmax(s, scale.factor, running, rescale);
+        };
+        const auto pack = [&] {
 #pragma unroll
             for (int32_t i = 0; i < kSteps; ++i) pack_probabilities<Config::kFp8>(p[i], s, i);
-            // Skipped where it would multiply by exactly 1.
-            if (__any_sync(~0u, rescale[0] != 1.0f || rescale[1] != 1.0f)) {
+        };
+        // Else outputs would be multiplied by exactly 1.
+        const auto rescaled = [&] {
+            return __any_sync(~0u, rescale[0] != 1.0f || rescale[1] != 1.0f) != 0;
+        };
+        const auto rescale_outputs = [&] {
 #pragma unroll
-                for (int32_t i = 0; i < Config::kOutDim / 2; ++i) o[i] *= rescale[i % 4 / 2];
-            }
+            for (int32_t i = 0; i < Config::kOutDim / 2; ++i) o[i] *= rescale[i % 4 / 2];
+        };
 
-            if constexpr (!Config::kWgmma) {
-                ptx::mbarrier_wait(v_full, place.parity);
-                output_mma_sync<Config>(o, p, v, lane);
-                release(barriers.v_empty[place.stage], lane);
-            } else if constexpr (!Config::kFp8) {
-                ptx::mbarrier_wait(v_full, place.parity);
-                ptx::fence_async_proxy();
-                issue_output_wgmma<Config>(o, p, v);
+        if constexpr (Config::kOverlap) {
+            if (first_tile < tiles) {
+                ptx::mbarrier_wait(full(place), place.parity);
+                issue_scores_wgmma<Config>(s, q, query, k_of(place));
+                ptx::wgmma_wait();
+                ptx::pin_registers(s);
+                soften(first_tile);
+                pack();
+                for (int32_t tile = first_tile + tile_step; tile < tiles; tile += tile_step) {
+                    const RingPosition before = place;
+                    place.advance(tile_step, stages);
+                    ptx::mbarrier_wait(full(place), place.parity);
+                    wait_turn(walk.pairs, group);
+                    issue_scores_wgmma<Config>(s, q, query, k_of(place));
+                    issue_output_wgmma<Config>(o, p, k_of(before) + Config::kMatrixBytes);
+                    pass_turn(walk.pairs, group);
+                    ptx::wgmma_wait<1>();
+                    ptx::pin_registers(s);
+                    soften(tile);
+                    ptx::pin_registers(s);
+                    ptx::pin_registers(running.sum);
+                    // This branch also keeps the compiler from moving the softmax behind the wait.
+                    if (rescaled()) {
+                        ptx::wgmma_wait();
+                        ptx::pin_registers(o);
+                        rescale_outputs();
+                    }
+                    ptx::wgmma_wait();
+                    ptx::pin_registers(o);
+                    release(barriers.empty[before.stage], lane, arrivals);
+                    pack();
+                }
+                issue_output_wgmma<Config>(o, p, k_of(place) + Config::kMatrixBytes);
                 ptx::wgmma_wait();
                 ptx::pin_registers(o);
-                release(barriers.v_empty[place.stage], lane);
-            } else {
-                // Also: no warp still reads s_k, which the next tile overwrites.
-                ptx::named_barrier_sync(group_barrier, kGroupThreads);
-                issue_output_wgmma<Config>(o, p, ptx::smem_address(s_v));
-                ptx::wgmma_wait();
-                ptx::pin_registers(o);
+                release(barriers.empty[place.stage], lane, arrivals);
             }
-            place.advance(kGroups, stages);
+        } else {
+            for (int32_t tile = first_tile; tile < tiles; tile += tile_step) {
+                const uint32_t k = k_of(place);
+                const uint32_t v = k + Config::kMatrixBytes;
+                uint64_t& empty = barriers.empty[place.stage];
+
+                ptx::mbarrier_wait(full(place), place.parity);
+                if constexpr (!Config::kWgmma) {
+                    scores_mma_sync<Config>(s, q, query, k, warp, lane);
+                } else if constexpr (!Config::kFp8) {
+                    issue_scores_wgmma<Config>(s, q, query, k);
+                    ptx::wgmma_wait();
+                    ptx::pin_registers(s);
+                } else {
+                    const char* s_stage = s_ring + place.stage * Config::kStageBytes;
+                    convert_tile<Config>(s_k, s_stage, thread);
+                    ptx::fence_async_proxy();
+                    ptx::named_barrier_sync(group_barrier, kGroupThreads);
+                    issue_scores_wgmma<Config>(s, q, query, ptx::smem_address(s_k));
+                    convert_tile<Config>(s_v, s_stage + Config::kMatrixBytes, thread);
+                    release(empty, lane, arrivals);
+                    ptx::fence_async_proxy();
+                    ptx::wgmma_wait();
+                    ptx::pin_registers(s);
+                }
+                soften(tile);
+                pack();
+                if (rescaled()) rescale_outputs();
+                if constexpr (!Config::kWgmma) {
+                    output_mma_sync<Config>(o, p, v, lane);
+                    release(empty, lane, arrivals);
+                } else if constexpr (!Config::kFp8) {
+                    issue_output_wgmma<Config>(o, p, v);
+                    ptx::wgmma_wait();
+                    ptx::pin_registers(o);
+                    release(empty, lane, arrivals);
+                } else {
+                    // Also: no warp still reads s_k, which the next tile overwrites.
+                    ptx::named_barrier_sync(group_barrier, kGroupThreads);
+                    issue_output_wgmma<Config>(o, p, ptx::smem_address(s_v));
+                    ptx::wgmma_wait();
+                    ptx::pin_registers(o);
+                }
+                place.advance(tile_step, stages);
+            }
         }
         tiles_before += tiles;
-        merge_and_store<Config>(params, unit, request.first_node, o, running, state.stats,
+        if constexpr (Config::kPairs) {
+            if (walk.pairs) {
+                normalise_and_store<Config>(params, unit, o, running);
+                continue;
+            }
+        }
+        merge_and_store<Config>(params, unit, o, running, state.stats,
                                 reinterpret_cast<float4*>(s_query));
     }
+    if constexpr (Config::kOverlap) wait_turn(walk.pairs && group == 0, group);
 }
 
 template <class Config>
@@ -166,16 +260,12 @@ __global__ void __launch_bounds__(kThreads, 1)
         extern __shared__ __align__(1024) char s_memory[];
         char* s_converted = s_memory + stages * Config::kStageBytes;
         char* s_query = s_converted + Config::kConvertedBytes;
-        BlockState& state = *reinterpret_cast<BlockState*>(s_query + Config::kQueryBytes);
+        auto& state = *reinterpret_cast<typename Config::State*>(s_query + Config::kQueryBytes);
 
         if (threadIdx.x == 0) {
             for (int32_t i = 0; i < stages; ++i) {
-                ptx::mbarrier_init(ptx::smem_address(&state.barriers.k_full[i]), kProducers);
-                ptx::mbarrier_init(ptx::smem_address(&state.barriers.v_full[i]), kProducers);
-                ptx::mbarrier_init(ptx::smem_address(&state.barriers.k_empty[i]),
-                                   kGroupThreads / 32);
-                ptx::mbarrier_init(ptx::smem_address(&state.barriers.v_empty[i]),
-                                   kGroupThreads / 32);
+                ptx::mbarrier_init(ptx::smem_address(&state.barriers.full[i]), kProducers);
+                ptx::mbarrier_init(ptx::smem_address(&state.barriers.empty[i]), kReleases);
             }
             ptx::mbarrier_init_fence();
         }

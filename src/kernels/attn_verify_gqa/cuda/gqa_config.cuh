@@ -1,8 +1,10 @@
 // Tile sizes, thread roles and the shared-memory plan of the GQA verify kernels.
 //
-// One thread block holds 3 warpgroups: two consumers, each with all 64 rows of the unit, which take
-// alternate key tiles and merge at the unit's end (the softmax of one overlaps the products of the
-// other), and one producer, which gathers K and V rows into a ring of stages.
+// One thread block holds 3 warpgroups: two consumers and one producer, which gathers K and V rows
+// into a ring of stages. The softmax of one consumer overlaps the products of the other. Either
+// both have all 64 rows of the same unit, take alternate key tiles and merge at the unit's end; or,
+// with wgmma, each has a unit of its own, two row tiles of the same keys, and takes every tile, so
+// that keys cross the L2 cache's ports once for 128 rows.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +20,8 @@ inline constexpr int32_t kConsumers = kGroups * kGroupThreads;
 inline constexpr int32_t kProducers = 128;
 inline constexpr int32_t kThreads = kConsumers + kProducers;
 inline constexpr int32_t kMaxStages = 12;
+/// Arrivals that empty a stage: 8 warps, or the 4 of one group, which then count twice.
+inline constexpr int32_t kReleases = kConsumers / 32;
 
 /// What a block may have: sm_90, and sm_120.
 inline constexpr int32_t kSharedBytesSm90 = 232448;
@@ -31,16 +35,16 @@ struct RowStats {
     float sum;
 };
 
+/// Full: a stage's K and V have landed. Empty: they have been read.
 struct Barriers {
-    uint64_t k_full[kMaxStages];
-    uint64_t v_full[kMaxStages];
-    uint64_t k_empty[kMaxStages];
-    uint64_t v_empty[kMaxStages];
+    uint64_t full[kMaxStages];
+    uint64_t empty[kMaxStages];
 };
 
 /// What follows the ring, the converted tiles and Q in shared memory.
+template <int32_t kRowSets>
 struct alignas(16) BlockState {
-    RowRange rows[kTileRows];
+    RowRange rows[kRowSets][kTileRows];
     RowStats stats[kGroups][kTileRows];
     Barriers barriers;
 };
@@ -69,6 +73,13 @@ struct Config {
     /// P would be multiplied by K.
     static constexpr bool kQueryInRegisters = kHeadDim <= 128 && !(kWgmma && kHeadDim == 64);
 
+    /// Groups may have units of their own. mma.sync is for devices whose L2 keeps up.
+    static constexpr bool kPairs = kWgmma && kQueryInRegisters;
+    using State = BlockState<kPairs ? kGroups : 1>;
+    /// The scores of a group's next tile are issued with the outputs of this one, its softmax
+    /// overlaps the latter: two stages a group are held, so there must be plenty.
+    static constexpr bool kOverlap = kPairs && !kFp8;
+
     static constexpr int32_t kRowBytes = kHeadDim * (kFp8 ? 1 : 2);
     static constexpr int32_t kRowChunks = kRowBytes / 16;
     static constexpr int32_t kHalfTileBytes = kKeys * kPaddedDim * 2;
@@ -76,7 +87,8 @@ struct Config {
     static constexpr int32_t kStageBytes = 2 * kMatrixBytes;
     /// wgmma reads 16-bit operands from shared memory: each group converts its own K and V tile.
     static constexpr int32_t kConvertedBytes = kFp8 && kWgmma ? kGroups * 2 * kHalfTileBytes : 0;
-    /// Q; at a unit's end the groups exchange their outputs through it, a quarter at a time.
+    /// Q (kPairs: straight to registers); at a unit's end the groups exchange their outputs
+    /// through it, a quarter at a time.
     static constexpr int32_t kQueryBytes = kTileRows * kPaddedDim * 2;
     static_assert(kConsumers * kHeadDim / 32 * 16 <= kQueryBytes);
     static_assert(kStageBytes % 1024 == 0 && kQueryBytes % 1024 == 0);
@@ -84,12 +96,13 @@ struct Config {
     /// Ring first, at the base, a multiple of 1024 bytes as everything up to the block state.
     static constexpr int32_t shared_bytes(int32_t stages) {
         return stages * kStageBytes + kConvertedBytes + kQueryBytes +
-               static_cast<int32_t>(sizeof(BlockState));
+               static_cast<int32_t>(sizeof(State));
     }
     static constexpr int32_t stages_in(int32_t bytes) {
         const int32_t stages = (bytes - shared_bytes(0)) / kStageBytes;
         return stages < kMaxStages ? stages : kMaxStages;
     }
+    static_assert(!kOverlap || stages_in(kSharedBytesSm90) >= 3 * kGroups);
     static_assert(stages_in(kSharedBytesSm90) >= (kFp8 && kHeadDim == 256 ? 2 : 3));
     static_assert(kWgmma || stages_in(kSharedBytesSm120) >= 2);
 };

@@ -1,4 +1,5 @@
-// The beginning and the end of a unit in the consumers: Q in, outputs of both groups merged, out.
+// The beginning and the end of a unit in the consumers: Q in; outputs, merged where both groups
+// have the same unit, out.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -59,19 +60,120 @@ __device__ __forceinline__ void load_query(const AttnVerifyGqaCudaParams& params
     }
 }
 
-/// What each row of the unit sees; rows beyond it repeat its last.
+/// Transposes a 4 x 4 matrix of words over the four threads of a quad: word i of thread t becomes
+/// word t of thread i.
+__device__ __forceinline__ void quad_transpose(uint32_t (&w)[4], int32_t lane) {
+    const bool odd = lane & 1;
+    const bool high = lane & 2;
+    const uint32_t a = __shfl_xor_sync(~0u, odd ? w[0] : w[1], 1);
+    const uint32_t b = __shfl_xor_sync(~0u, odd ? w[2] : w[3], 1);
+    (odd ? w[0] : w[1]) = a;
+    (odd ? w[2] : w[3]) = b;
+    const uint32_t c = __shfl_xor_sync(~0u, high ? w[0] : w[2], 2);
+    const uint32_t d = __shfl_xor_sync(~0u, high ? w[1] : w[3], 2);
+    (high ? w[0] : w[2]) = c;
+    (high ? w[1] : w[3]) = d;
+}
+
+/// Q of this thread's two rows straight to fragments, k-step by k-step; rows beyond the unit repeat
+/// its last. A quad reads 64 bytes of a row, 16 a thread, which are the words of two k-steps.
+template <class Config, int32_t kSteps>
+__device__ __forceinline__ void load_query_registers(const AttnVerifyGqaCudaParams& params,
+                                                     const WorkUnit& unit, int32_t first_row,
+                                                     int32_t lane, uint32_t (&q)[kSteps][4]) {
+    static_assert(kSteps % 2 == 0 && kSteps * 16 == Config::kHeadDim);
+    const int32_t group = params.heads / params.kv_heads;
+    uint4 loaded[2][kSteps / 2];
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        const int32_t row = unit.row_begin + min(first_row + 8 * half, unit.rows - 1);
+        const int64_t node = unit.first_node + row / group;
+        const int32_t head = unit.kv_head * group + row % group;
+        const uint16_t* from = static_cast<const uint16_t*>(params.q) +
+                               node * params.q_node_stride + head * params.q_head_stride +
+                               lane % 4 * 8;
+#pragma unroll
+        for (int32_t pair = 0; pair < kSteps / 2; ++pair)
+            loaded[half][pair] = *reinterpret_cast<const uint4*>(from + pair * 32);
+    }
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int32_t pair = 0; pair < kSteps / 2; ++pair) {
+            const uint4 part = loaded[half][pair];
+            uint32_t words[4] = {part.x, part.y, part.z, part.w};
+            quad_transpose(words, lane);
+#pragma unroll
+            for (int32_t i = 0; i < 4; ++i)
+                q[2 * pair + i / 2][half + i % 2 * 2] =
+                    Config::kFp8 ? bf16_pair_to_f16(words[i]) : words[i];
+        }
+    }
+}
+
+/// What each row of the unit sees, by threads 0..kTileRows - 1; rows beyond it repeat its last.
 __device__ __forceinline__ void load_row_ranges(const AttnVerifyGqaCudaParams& params,
                                                 const WorkUnit& unit, const AttnRequest& request,
-                                                RowRange (&rows)[kTileRows]) {
-    if (threadIdx.x >= kTileRows) return;
+                                                int32_t thread, RowRange (&rows)[kTileRows]) {
+    if (thread >= kTileRows) return;
     const int32_t group = params.heads / params.kv_heads;
-    const int32_t row = min(static_cast<int32_t>(threadIdx.x), unit.rows - 1);
+    const int32_t row = min(thread, unit.rows - 1);
     const RowVisibility seen(params.batch, request, unit, (unit.row_begin + row) / group);
-    RowRange& range = rows[threadIdx.x];
+    RowRange& range = rows[thread];
     range.first = seen.first;
     range.limit = seen.limit;
     range.ancestors[0] = seen.ancestors[0];
     range.ancestors[1] = seen.ancestors[1];
+}
+
+/// Stores columns [first_column, first_column + kCount * 2) of this thread's two rows where they
+/// are of the unit, and their log-sum-exp (base 2) where `with_lse`.
+template <class Config, int32_t kCount>
+__device__ __forceinline__ void store_rows(const AttnVerifyGqaCudaParams& params,
+                                           const WorkUnit& unit, int32_t first_row, int32_t lane,
+                                           int32_t first_column, const float (&x)[kCount],
+                                           const float (&lse)[2], bool with_lse) {
+    const int32_t quad = lane % 4;
+    const int32_t heads_a_group = params.heads / params.kv_heads;
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) {
+        const int32_t row = first_row + 8 * i;
+        const bool stored = row < unit.rows;
+        const int32_t node = unit.first_node + (unit.row_begin + row) / heads_a_group;
+        const int32_t head = unit.kv_head * heads_a_group + (unit.row_begin + row) % heads_a_group;
+        const int64_t place = unit.partial >= 0 ? int64_t{unit.partial} * kTileRows + row
+                                                : int64_t{node} * params.heads + head;
+        if (stored && with_lse && quad == 0) {
+            if (unit.partial >= 0)
+                params.workspace.partial_lse[place] = lse[i];
+            else if (params.lse != nullptr)
+                params.lse[place] = lse[i] * kLn2;
+        }
+        __nv_bfloat16* out = static_cast<__nv_bfloat16*>(
+                                 unit.partial >= 0 ? params.workspace.partial_out : params.out) +
+                             place * Config::kHeadDim + first_column;
+#pragma unroll
+        for (int32_t t = 0; t < kCount / 8; ++t) {
+            const float* pair = &x[8 * t + 2 * i];  // block 2 t, and 4 further block 2 t + 1
+            uint2 words;
+            int32_t column;
+            if constexpr (Config::kFp8 && !Config::kWgmma) {
+                words =
+                    make_uint2(ptx::pack_bf16(pair[0], pair[4]), ptx::pack_bf16(pair[1], pair[5]));
+                column = 4 * quad;
+            } else {
+                // Neighbours trade words so that each has 4 columns in a row: even lanes of block
+                // 2 t, odd lanes of block 2 t + 1.
+                const uint32_t a = ptx::pack_bf16(pair[0], pair[1]);
+                const uint32_t b = ptx::pack_bf16(pair[4], pair[5]);
+                const bool odd = quad % 2 != 0;
+                const uint32_t got = __shfl_xor_sync(~0u, odd ? a : b, 1);
+                words = odd ? make_uint2(got, b) : make_uint2(a, got);
+                column = quad % 2 * 8 + quad / 2 * 4;
+            }
+            if (stored) *reinterpret_cast<uint2*>(out + 16 * t + column) = words;
+        }
+    }
 }
 
 /// Merges the two groups' results and writes the unit's rows. Each group ends up with half of the
@@ -79,8 +181,8 @@ __device__ __forceinline__ void load_row_ranges(const AttnVerifyGqaCudaParams& p
 /// parts. `stats` and `exchange` may be overwritten after the next kConsumerBarrier.
 template <class Config, int32_t kCount>
 __device__ __forceinline__ void merge_and_store(const AttnVerifyGqaCudaParams& params,
-                                                const WorkUnit& unit, int32_t first_node,
-                                                float (&o)[kCount], Running& running,
+                                                const WorkUnit& unit, float (&o)[kCount],
+                                                Running& running,
                                                 RowStats (&stats)[kGroups][kTileRows],
                                                 float4* exchange) {
     constexpr int32_t kHalf = Config::kHeadDim / 16;  // blocks of 8 columns: 4 registers a thread
@@ -145,45 +247,37 @@ __device__ __forceinline__ void merge_and_store(const AttnVerifyGqaCudaParams& p
         }
     }
 
-    const int32_t heads_a_group = params.heads / params.kv_heads;
+    store_rows<Config>(params, unit, first_row, lane, group * (Config::kHeadDim / 2), kept, lse,
+                       group == 0);
+}
+
+/// Writes the rows of a unit that one group has alone.
+template <class Config, int32_t kCount>
+__device__ __forceinline__ void normalise_and_store(const AttnVerifyGqaCudaParams& params,
+                                                    const WorkUnit& unit, float (&o)[kCount],
+                                                    const Running& running) {
+    const int32_t lane = threadIdx.x % 32;
+    const int32_t first_row =
+        static_cast<int32_t>(threadIdx.x) % kGroupThreads / 32 * 16 + lane / 4;
+    float lse[2];
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
-        const int32_t row = first_row + 8 * i;
-        const bool stored = row < unit.rows;
-        const int32_t node = first_node + (unit.row_begin + row) / heads_a_group;
-        const int32_t head = unit.kv_head * heads_a_group + (unit.row_begin + row) % heads_a_group;
-        const int64_t place = unit.partial >= 0 ? int64_t{unit.partial} * kTileRows + row
-                                                : int64_t{node} * params.heads + head;
-        if (stored && group == 0 && quad == 0) {
-            if (unit.partial >= 0)
-                params.workspace.partial_lse[place] = lse[i];
-            else if (params.lse != nullptr)
-                params.lse[place] = lse[i] * kLn2;
-        }
-        __nv_bfloat16* out = static_cast<__nv_bfloat16*>(
-                                 unit.partial >= 0 ? params.workspace.partial_out : params.out) +
-                             place * Config::kHeadDim + group * (Config::kHeadDim / 2);
+        float sum = running.sum[i];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        const bool seen = sum > 0;
+        lse[i] = seen ? running.max[i] + __log2f(sum) : -INFINITY;
+        const float factor = seen ? (Config::kFp8 ? params.v_scale : 1.0f) / sum : 0.0f;
 #pragma unroll
-        for (int32_t t = 0; t < kHalf / 2; ++t) {
-            const float* x = &kept[8 * t + 2 * i];  // block 2 t, and 4 further block 2 t + 1
-            uint2 words;
-            int32_t column;
-            if constexpr (Config::kFp8 && !Config::kWgmma) {
-                words = make_uint2(ptx::pack_bf16(x[0], x[4]), ptx::pack_bf16(x[1], x[5]));
-                column = 4 * quad;
-            } else {
-                // Neighbours trade words so that each has 4 columns in a row: even lanes of block
-                // 2 t, odd lanes of block 2 t + 1.
-                const uint32_t a = ptx::pack_bf16(x[0], x[1]);
-                const uint32_t b = ptx::pack_bf16(x[4], x[5]);
-                const bool odd = quad % 2 != 0;
-                const uint32_t got = __shfl_xor_sync(~0u, odd ? a : b, 1);
-                words = odd ? make_uint2(got, b) : make_uint2(a, got);
-                column = quad % 2 * 8 + quad / 2 * 4;
-            }
-            if (stored) *reinterpret_cast<uint2*>(out + 16 * t + column) = words;
+        for (int32_t n = 0; n < Config::kHeadDim / 8; ++n) {
+            o[4 * n + 2 * i] *= factor;
+            o[4 * n + 2 * i + 1] *= factor;
         }
     }
+    float kept[Config::kHeadDim / 2];  // without the unused half column of 96 dims
+#pragma unroll
+    for (int32_t i = 0; i < Config::kHeadDim / 2; ++i) kept[i] = o[i];
+    store_rows<Config>(params, unit, first_row, lane, 0, kept, lse, true);
 }
 
 }  // namespace kd::gqa

@@ -1,4 +1,5 @@
-// The producer warpgroup: gathers K and V rows of the block's units into the ring of stages.
+// Which units a block works off, and the producer warpgroup, which gathers their K and V rows into
+// the ring of stages.
 #pragma once
 
 #include <bit>
@@ -10,26 +11,45 @@
 
 namespace kd::gqa {
 
-/// Keys of a unit, and which of them exist and can be seen by some row; the others are zero-filled
-/// and their slots are never looked up.
-struct KeyRange {
-    int32_t begin;
-    int32_t end;
-    int32_t first_seen;
+/// The units of this block: first, first + step, ... Pairs: also the one after each, another row
+/// tile of the same keys.
+struct UnitWalk {
+    int32_t units;
+    int32_t first;
+    int32_t step;
+    bool pairs;
 
-    __device__ KeyRange(const AttnVerifyGqaCudaParams& params, const WorkUnit& unit,
-                        const AttnRequest& request)
-        : begin(unit.key_begin),
-          end(unit.path_node >= 0 ? unit.key_end : min(unit.key_end, request.keys())),
-          first_seen(params.batch.sliding_window > 0
-                         ? max(0, request.context - params.batch.sliding_window + 1)
-                         : 0) {}
-
+    /// Pairs where units outnumber blocks and every request has an even number of row tiles; the
+    /// plan has those of the same keys side by side. Not in deterministic mode: a row is summed in
+    /// another order where its unit is one of a pair.
+    /// `unit`: of this block's number, which tells the mode.
     template <class Config>
-    __device__ int32_t tiles() const {
-        return max(0, end - begin + Config::kKeys - 1) / Config::kKeys;
+    __device__ static UnitWalk of(const AttnVerifyGqaCudaParams& params, const WorkUnit& unit) {
+        const auto blocks = static_cast<int32_t>(gridDim.x);
+        UnitWalk walk{params.workspace.header->units, static_cast<int32_t>(blockIdx.x), blocks,
+                      false};
+        if constexpr (Config::kPairs) {
+            if (walk.units <= blocks || unit.segment_keys > 0 || unit.path_node >= 0) return walk;
+            const int32_t group = params.heads / params.kv_heads;
+            bool odd = false;
+            for (int32_t r = static_cast<int32_t>(threadIdx.x) % 32; r < params.batch.requests;
+                 r += 32) {
+                const int32_t nodes = params.batch.node_start[r + 1] - params.batch.node_start[r];
+                odd |= (nodes * group + kTileRows - 1) / kTileRows % 2 != 0;
+            }
+            if (__any_sync(~0u, odd)) return walk;
+            walk.first *= 2;
+            walk.step *= 2;
+            walk.pairs = true;
+        }
+        return walk;
     }
 };
+
+template <class Config>
+__device__ __forceinline__ int32_t unit_tiles(const WorkUnit& unit) {
+    return (unit.key_end - unit.key_begin + Config::kKeys - 1) / Config::kKeys;
+}
 
 /// Place in the ring; tile n of the block lies in stage n % stages.
 struct RingPosition {
@@ -47,93 +67,145 @@ struct RingPosition {
     }
 };
 
-inline constexpr int32_t kSlotRegisters = 8;
-inline constexpr int32_t kBatchKeys = 32 * kSlotRegisters;
-inline constexpr uint32_t kNoSlot = 0xFFFFFFFF;
-
-/// Slots of keys [key_begin, key_begin + kBatchKeys): key 32 i + lane in slots[i] of each warp.
-__device__ __forceinline__ void load_slots(uint32_t (&slots)[kSlotRegisters],
-                                           const AttnVerifyGqaCudaParams& params,
-                                           const WorkUnit& unit, const AttnRequest& request,
-                                           const KeyRange& range, int32_t key_begin) {
-    // The tree's rows and their slots may come from the kernel before this one.
-    const int32_t key_end = min(key_begin + kBatchKeys, range.end);
-    if (key_begin < key_end && (unit.path_node >= 0 || key_end > request.context))
-        ptx::grid_dependency_wait();
-    const int32_t lane = threadIdx.x % 32;
-#pragma unroll
-    for (int32_t i = 0; i < kSlotRegisters; ++i) {
-        const int32_t key = key_begin + 32 * i + lane;
-        slots[i] = kNoSlot;
-        if (key < range.end && key >= range.first_seen)
-            slots[i] = static_cast<uint32_t>(unit_slot(unit, request, params.workspace, key));
-    }
-}
-
-/// Rows of tile `tile` of the batch of keys whose slots these are, K or V, into shared memory.
+/// Tiles whose rows a producer warp looks up at a time, a quarter of each tile's: lane l row l %
+/// kWarpRows of tile l / kWarpRows.
 template <class Config>
-__device__ __forceinline__ void copy_tile(uint32_t to, const char* from, int64_t slot_bytes,
-                                          const uint32_t (&slots)[kSlotRegisters], int32_t tile) {
+inline constexpr int32_t kWarpRows = Config::kKeys / 4;
+template <class Config>
+inline constexpr int32_t kLookUpTiles = 32 / kWarpRows<Config>;
+
+/// One such look-up. `page` is in flight until it is used.
+struct LookUp {
+    int32_t page;
+    int32_t shift;
+    int32_t within;  // -1: no such key, or no row sees it: zeros
+    int64_t head;    // bytes from a slot to its K/V head
+    int32_t tiles;   // 0: the block's units have no more
+
+    __device__ int32_t slot() const { return within < 0 ? -1 : (page << shift) + within; }
+};
+
+/// Looks up the tiles of the block's units, one stretch after the other.
+template <class Config>
+struct TileWalk {
+    const AttnVerifyGqaCudaParams& params;
+    WorkUnit unit;
+    const UnitWalk walk;
+    int32_t index;
+    int32_t key;  // first that was not looked up
+    int64_t head;
+    bool waited = false;
+
+    __device__ explicit TileWalk(const AttnVerifyGqaCudaParams& p)
+        : params(p),
+          unit(p.workspace.units[blockIdx.x]),
+          walk(UnitWalk::of<Config>(p, unit)),
+          index(walk.first) {
+        if (walk.pairs && index < walk.units) unit = p.workspace.units[index];
+        key = unit.key_begin;
+        head = unit.kv_head * p.kv_head_bytes;
+    }
+
+    __device__ __forceinline__ LookUp next(int32_t thread) {
+        constexpr int32_t kKeys = kLookUpTiles<Config> * Config::kKeys;
+        LookUp row{0, 0, -1, 0, 0};
+        // The unit before the page: waiting for it would be waiting for the page as well.
+        if (key >= unit.key_end) {
+            index += walk.step;
+            if (index < walk.units) {
+                unit = params.workspace.units[index];
+                key = unit.key_begin;
+                head = unit.kv_head * params.kv_head_bytes;
+            }
+        }
+        if (index >= walk.units) return row;
+        const AttnBatchView& batch = params.batch;
+        // Rows of the context were written rounds ago; those of the tail by the kernel before this.
+        if (!waited && (unit.path_node >= 0 || key + kKeys > unit.context)) {
+            ptx::grid_dependency_wait();
+            waited = true;
+        }
+        row.head = head;
+        row.tiles =
+            min(kLookUpTiles<Config>, (unit.key_end - key + Config::kKeys - 1) / Config::kKeys);
+        const int32_t lane = thread % 32;
+        const int32_t at = key + lane / kWarpRows<Config> * Config::kKeys +
+                           thread / 32 * kWarpRows<Config> + lane % kWarpRows<Config>;
+        const int32_t first_seen =
+            batch.sliding_window > 0 ? unit.context - batch.sliding_window + 1 : 0;
+        if (at < unit.key_end && at >= first_seen) {
+            const int32_t* from;
+            row.within = 0;
+            if (unit.path_node >= 0) {
+                const AttnWorkspace& workspace = params.workspace;
+                from = workspace.path_slots +
+                       int64_t{unit.first_node + unit.path_node} * workspace.path_capacity +
+                       (at - unit.key_begin);
+            } else if (at >= unit.context) {
+                from = batch.tail_slots + unit.first_node + (at - unit.context);
+            } else {
+                row.shift = batch.page_shift;
+                row.within = at & ((1 << row.shift) - 1);
+                from = batch.pages + unit.pages_begin + (at >> row.shift);
+            }
+            row.page = *from;
+        }
+        key += kKeys;
+        return row;
+    }
+};
+
+/// The rows of one tile, K and V, into a stage; lane first_lane + l has the slot of the warp's row
+/// l.
+template <class Config>
+__device__ __forceinline__ void copy_tile(const AttnVerifyGqaCudaParams& params, uint32_t stage,
+                                          int32_t lane_slot, int32_t first_lane, int64_t head,
+                                          int32_t thread) {
     constexpr int32_t kChunkLanes =
         static_cast<int32_t>(std::bit_ceil(uint32_t{Config::kRowChunks}));
-    constexpr int32_t kPassRows = kProducers / kChunkLanes;
-    static_assert(kPassRows <= 32 && Config::kKeys % kPassRows == 0);
-    const int32_t thread = threadIdx.x - kConsumers;
+    constexpr int32_t kStepRows = 32 / kChunkLanes;
+    static_assert(kWarpRows<Config> % kStepRows == 0);
     const int32_t chunk = thread % kChunkLanes;
-    const int32_t first_row = thread / kChunkLanes;
+    const int32_t step_row = thread % 32 / kChunkLanes;
+    const int64_t column = head + chunk * 16;
+    const auto* const k = static_cast<const std::byte*>(params.k) + column;
+    const auto* const v = static_cast<const std::byte*>(params.v) + column;
 #pragma unroll
-    for (int32_t i = 0; i < Config::kKeys / kPassRows; ++i) {
-        const int32_t row = first_row + i * kPassRows;
-        const uint32_t slot =
-            __shfl_sync(~0u, slots[(tile * Config::kKeys + i * kPassRows) / 32], row % 32);
-        const bool valid = slot != kNoSlot;
-        const int64_t offset = valid ? slot * slot_bytes : 0;
-        const uint32_t place = Config::kFp8 ? raw_offset(Config::kHeadDim, row, chunk)
-                                            : half_offset(Config::kKeys, row, chunk);
-        if (chunk < Config::kRowChunks)
-            ptx::copy_async_16(to + place, from + offset + chunk * 16, valid);
+    for (int32_t i = 0; i < kWarpRows<Config> / kStepRows; ++i) {
+        const int32_t slot = __shfl_sync(~0u, lane_slot, first_lane + i * kStepRows + step_row);
+        const bool valid = slot >= 0;
+        const int64_t offset = valid ? slot * params.kv_slot_bytes : 0;
+        const int32_t row = thread / 32 * kWarpRows<Config> + i * kStepRows + step_row;
+        const uint32_t to = stage + (Config::kFp8 ? raw_offset(Config::kHeadDim, row, chunk)
+                                                  : half_offset(Config::kKeys, row, chunk));
+        if (chunk < Config::kRowChunks) {
+            ptx::copy_async_16(to, k + offset, valid);
+            ptx::copy_async_16(to + Config::kMatrixBytes, v + offset, valid);
+        }
     }
 }
 
 template <class Config>
 __device__ __forceinline__ void produce(const AttnVerifyGqaCudaParams& params, int32_t stages,
                                         uint32_t ring, Barriers& barriers) {
-    constexpr int32_t kBatchTiles = kBatchKeys / Config::kKeys;
-    const int32_t units = params.workspace.header->units;
+    const auto thread = static_cast<int32_t>(threadIdx.x) - kConsumers;
+    TileWalk<Config> walk(params);
     RingPosition place(0, stages);
-    for (int32_t u = blockIdx.x; u < units; u += gridDim.x) {
-        const WorkUnit unit = params.workspace.units[u];
-        const AttnRequest request(params.batch, unit);
-        const KeyRange range(params, unit, request);
-        const int32_t tiles = range.tiles<Config>();
-        const int64_t head = unit.kv_head * params.kv_head_bytes;
-        const char* k = static_cast<const char*>(params.k) + head;
-        const char* v = static_cast<const char*>(params.v) + head;
-
-        uint32_t slots[kSlotRegisters];
-        load_slots(slots, params, unit, request, range, range.begin);
-        for (int32_t first = 0; first < tiles; first += kBatchTiles) {
-            // Ahead of the copies, so that the page table's latency is hidden behind them.
-            uint32_t next[kSlotRegisters];
-            load_slots(next, params, unit, request, range,
-                       range.begin + (first + kBatchTiles) * Config::kKeys);
-#pragma unroll
-            for (int32_t i = 0; i < kBatchTiles; ++i) {
-                if (first + i >= tiles) break;
-                const uint32_t stage = ring + place.stage * Config::kStageBytes;
-                ptx::mbarrier_wait(ptx::smem_address(&barriers.k_empty[place.stage]),
-                                   place.parity ^ 1);
-                copy_tile<Config>(stage, k, params.kv_slot_bytes, slots, i);
-                ptx::mbarrier_arrive_on_copies(ptx::smem_address(&barriers.k_full[place.stage]));
-                ptx::mbarrier_wait(ptx::smem_address(&barriers.v_empty[place.stage]),
-                                   place.parity ^ 1);
-                copy_tile<Config>(stage + Config::kMatrixBytes, v, params.kv_slot_bytes, slots, i);
-                ptx::mbarrier_arrive_on_copies(ptx::smem_address(&barriers.v_full[place.stage]));
-                place.advance(1, stages);
-            }
-#pragma unroll
-            for (int32_t i = 0; i < kSlotRegisters; ++i) slots[i] = next[i];
+    // A look-up ahead: one is used when the next is asked for. Not more than one in flight: loads
+    // share a scoreboard, so that using the older would wait for the younger.
+    LookUp now = walk.next(thread);
+    while (now.tiles > 0) {
+        const int32_t lane_slot = now.slot();
+        const LookUp next = walk.next(thread);
+#pragma unroll 1
+        for (int32_t i = 0; i < now.tiles; ++i) {
+            ptx::mbarrier_wait(ptx::smem_address(&barriers.empty[place.stage]), place.parity ^ 1);
+            copy_tile<Config>(params, ring + place.stage * Config::kStageBytes, lane_slot,
+                              i * kWarpRows<Config>, now.head, thread);
+            ptx::mbarrier_arrive_on_copies(ptx::smem_address(&barriers.full[place.stage]));
+            place.advance(1, stages);
         }
+        now = next;
     }
 }
 
