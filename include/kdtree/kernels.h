@@ -135,7 +135,7 @@ KDT_API kdt_status kdt_attn_plan(const kdt_attn_shape* shape, const kdt_attn_bat
 
 typedef struct kdt_attn_mla_tensors {
     uint32_t struct_bytes;
-    float scale;          /* of the scores */
+    float scale;          /* of the scores, above 0 */
     float logit_cap;      /* 0: none; c: score = c * tanh(score * scale / c) */
     float kv_scale;       /* KDT_KV_FP8: value = e4m3 * kv_scale; else ignored */
     const void* q_latent; /* bf16 [nodes, heads, 512], absorbed query */
@@ -156,7 +156,7 @@ KDT_API kdt_status kdt_attn_verify_mla(const kdt_attn_shape* shape, const kdt_at
 
 typedef struct kdt_attn_gqa_tensors {
     uint32_t struct_bytes;
-    float scale;
+    float scale; /* of the scores, above 0 */
     float logit_cap;
     float k_scale, v_scale;               /* KDT_KV_FP8; else ignored */
     const void* q;                        /* bf16 [nodes, heads, head_dim] */

@@ -49,10 +49,8 @@ kdt_status current_device(Device& device) {
 
 kdt_status engines_of(const kdt_attn_shape& shape, const Device& device, Engines& engines) {
     engines = {};
-    // The plan is made for the first of them: not one that will turn the launch down.
-    const bool converts = shape.kind == KDT_ATTN_MLA && shape.kv_format != KDT_KV_BF16;
-    if (device.sm90 &&
-        (shape.path == KDT_PATH_WGMMA || (shape.path == KDT_PATH_AUTO && !converts))) {
+    // The plan is made for the first of them.
+    if (device.sm90 && shape.path != KDT_PATH_MMA_SYNC) {
         engines.engine[engines.count++] = AttnEngine::wgmma_sm90;
     }
     if (shape.path != KDT_PATH_WGMMA) {
@@ -135,7 +133,7 @@ void check_mla_tensors(Checks& checks, const kdt_attn_shape* shape,
     checks.struct_bytes("kdt_attn_mla_tensors", t.struct_bytes, sizeof t);
     checks.require(shape->kind == KDT_ATTN_MLA, "kind is %d, kdt_attn_verify_mla takes %d",
                    shape->kind, KDT_ATTN_MLA);
-    checks.finite("scale", t.scale);
+    checks.scale("scale", t.scale);
     checks.finite("logit_cap", t.logit_cap);
     checks.require(t.logit_cap >= 0, "logit_cap is %g, must not be negative",
                    static_cast<double>(t.logit_cap));
@@ -162,7 +160,7 @@ void check_gqa_tensors(Checks& checks, const kdt_attn_shape* shape,
     checks.struct_bytes("kdt_attn_gqa_tensors", t.struct_bytes, sizeof t);
     checks.require(shape->kind == KDT_ATTN_GQA, "kind is %d, kdt_attn_verify_gqa takes %d",
                    shape->kind, KDT_ATTN_GQA);
-    checks.finite("scale", t.scale);
+    checks.scale("scale", t.scale);
     checks.finite("logit_cap", t.logit_cap);
     checks.require(t.logit_cap >= 0, "logit_cap is %g, must not be negative",
                    static_cast<double>(t.logit_cap));

@@ -13,25 +13,16 @@
 // Shared memory: operand tiles as wgmma.cuh describes them, 9 chunks (8 latent, 1 rope) each.
 #pragma once
 
-#include "kernels/attn_verify_mla/attn_verify_mla.h"
-#include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/attn_verify_mla/wgmma/units.cuh"
 
 namespace kd::mla_wgmma {
 
 inline constexpr int32_t kStages = 3;
 inline constexpr int32_t kKeys = kMlaWgmmaTileKeys;  // of a stage
-inline constexpr int32_t kChunks = kMlaHeadDim / 64;
-inline constexpr int32_t kRegisterChunks = 4;  // chunks of Q that the score warpgroup holds
+inline constexpr int32_t kRegisterChunks = 4;        // chunks of Q that the score warpgroup holds
 inline constexpr int32_t kSharedChunks = kChunks - kRegisterChunks;
-inline constexpr int32_t kQChunkBytes = kTileRows * 128;
 inline constexpr int32_t kChunkBytes = kKeys * 128;
 inline constexpr int32_t kTileBytes = kChunks * kChunkBytes;
-inline constexpr int32_t kThreads = 512;
-// Named barriers.
-inline constexpr int32_t kScoreBarrier = 1;  // the score warpgroup
-inline constexpr int32_t kQueryBarrier = 2;  // it has asked for Q of the first unit; load goes on
-inline constexpr float kLazyRescale = 8.0f;
 
 // Byte offsets from the 1024-byte-aligned start of shared memory.
 inline constexpr int32_t kQ = 0;  // [kSharedChunks]
@@ -53,105 +44,18 @@ static_assert(kChunkBytes % 1024 == 0 && kKeys % 16 == 0);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// What a tile counter says about the ring: which stage, which phase.
-struct Turn {
-    uint32_t count;
-    __device__ uint32_t stage() const { return count % kStages; }
-    __device__ uint32_t parity() const { return count / kStages & 1; }
-};
-
-/// Where thread `thread` of a warpgroup copies of a tile of kRows rows: 4 rows a warp and step, 8
-/// threads a 128-byte piece.
-template <int32_t kRows>
-__device__ __forceinline__ int32_t copy_row(int32_t thread, int32_t step) {
-    return thread / 32 * (kRows / 4) + step * 4 + thread % 32 / 8;
-}
-__device__ __forceinline__ uint32_t copy_offset(int32_t row, int32_t unit) {
-    return row * 128 + ((unit ^ (row & 7)) << 4);
-}
-
 // ---- load -------------------------------------------------------------------------------------
-
-/// Walks the tiles of this block's units in order.
-struct TileWalk {
-    const AttnVerifyMlaParams& params;
-    WorkUnit unit;
-    int32_t units;
-    int32_t unit_index;
-    int32_t key;  // first key of the tile
-
-    __device__ explicit TileWalk(const AttnVerifyMlaParams& p)
-        : params(p),
-          unit(p.workspace.units[blockIdx.x]),
-          units(p.workspace.header->units),
-          unit_index(blockIdx.x),
-          key(unit.key_begin) {}
-    __device__ bool valid() const { return unit_index < units; }
-    __device__ void next() {
-        key += kKeys;
-        if (key < unit.key_end) return;
-        unit_index += gridDim.x;
-        if (!valid()) return;
-        unit = params.workspace.units[unit_index];
-        key = unit.key_begin;
-    }
-};
-
-/// Where the row is that this lane looks up for its warp, one of the warp's kKeys / 4.
-/// `page` is in flight until it is used, so that looking up costs nothing two tiles ahead.
-struct TileRow {
-    int32_t page = 0;
-    int32_t shift = 0;
-    int32_t within = -1;  // -1: no such key
-    bool live = false;    // false: the block's units have no more tiles
-
-    __device__ int32_t slot() const { return within < 0 ? -1 : (page << shift) + within; }
-};
-
-__device__ __forceinline__ TileRow look_up(TileWalk& walk, bool& waited, int32_t thread) {
-    TileRow row;
-    row.live = walk.valid();
-    if (!row.live) return row;
-    const WorkUnit& unit = walk.unit;
-    const AttnBatchView& batch = walk.params.batch;
-    // Rows of the context were written rounds ago; those of the tail by the kernel before this.
-    if (!waited && (unit.path_node >= 0 || walk.key + kKeys > unit.context)) {
-        ptx::grid_dependency_wait();
-        waited = true;
-    }
-    constexpr int32_t kWarpRows = kKeys / 4;
-    const int32_t key = walk.key + thread / 32 * kWarpRows + thread % 32;
-    if (thread % 32 < kWarpRows && key < unit.key_end) {
-        const int32_t* from;
-        row.within = 0;
-        if (unit.path_node >= 0) {
-            const AttnWorkspace& workspace = walk.params.workspace;
-            from = workspace.path_slots +
-                   int64_t{unit.first_node + unit.path_node} * workspace.path_capacity +
-                   (key - unit.key_begin);
-        } else if (key >= unit.context) {
-            from = batch.tail_slots + unit.first_node + (key - unit.context);
-        } else {
-            row.shift = batch.page_shift;
-            row.within = key & ((1 << row.shift) - 1);
-            from = batch.pages + unit.pages_begin + (key >> row.shift);
-        }
-        row.page = *from;
-    }
-    walk.next();
-    return row;
-}
 
 __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shared,
                                      int32_t thread) {
     const int32_t unit16 = thread % 8;  // of each 128-byte piece
     const auto* const kv = static_cast<const std::byte*>(p.kv);
     bool waited = false;
-    TileWalk walk(p);
+    TileWalk<kKeys> walk(p);
     TileRow now = look_up(walk, waited, thread);
     TileRow next = look_up(walk, waited, thread);
     TileRow later = look_up(walk, waited, thread);
-    Turn turn{0};
+    Turn<kStages> turn{0};
     for (; now.live; ++turn.count) {
         const int32_t lane_slot = now.slot();
         // Let Q be asked for in between, or it would queue behind all stages.
@@ -192,27 +96,6 @@ __device__ __forceinline__ void quad_transpose(uint32_t (&w)[4], int32_t lane) {
     (high ? w[0] : w[2]) = c;
     (high ? w[1] : w[3]) = d;
 }
-
-/// Q of a unit's rows. Rows beyond unit.rows hold anything: they are never stored.
-struct QueryRows {
-    const AttnVerifyMlaParams& params;
-    const WorkUnit& unit;
-
-    __device__ const std::byte* latent(int32_t row) const {
-        const int32_t packed = unit.row_begin + row;
-        const int64_t node = unit.first_node + packed / params.heads;
-        return static_cast<const std::byte*>(params.q_latent) +
-               2 * (node * params.q_latent_node_stride +
-                    packed % params.heads * params.q_latent_head_stride);
-    }
-    __device__ const std::byte* rope(int32_t row) const {
-        const int32_t packed = unit.row_begin + row;
-        const int64_t node = unit.first_node + packed / params.heads;
-        return static_cast<const std::byte*>(params.q_rope) +
-               2 * (node * params.q_rope_node_stride +
-                    packed % params.heads * params.q_rope_head_stride);
-    }
-};
 
 /// Operand A of the products with Q's first kRegisterChunks chunks: [chunk, 16 columns].
 using QueryRegisters = uint32_t[kRegisterChunks * 4][4];
@@ -288,11 +171,6 @@ struct RowState {
 /// S of a tile: rows r and r + 8 of this thread, 2 of every 8 keys.
 using Scores = float[kKeys / 2];
 
-/// Scores are s * score_factor in powers of two; with a logit cap, of s as cap_scores leaves it.
-__device__ __forceinline__ float score_factor(const AttnVerifyMlaParams& p) {
-    constexpr float kLog2E = 1.4426950408889634f;
-    return (p.logit_cap > 0.0f ? p.logit_cap : p.scale) * kLog2E;
-}
 /// tanh(s * scale / cap), from an exponential: tanh.approx is too coarse for scores.
 __device__ __forceinline__ void cap_scores(const AttnVerifyMlaParams& p, Scores& s) {
     constexpr float kTwoLog2E = 2.8853900817779268f;
@@ -348,22 +226,6 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-__device__ __forceinline__ float row_lse(float maximum, float sum) {
-    return sum == 0.0f ? -INFINITY : maximum + __log2f(sum);
-}
-
-/// Log-sum-exp of a finished row, to where the unit's results go.
-__device__ __forceinline__ void store_lse(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                                          int32_t row, float lse) {
-    constexpr float kLn2 = 0.6931471805599453f;
-    if (row >= unit.rows) return;
-    if (unit.partial >= 0) {
-        p.workspace.partial_lse[int64_t{unit.partial} * kTileRows + row] = lse;
-    } else if (p.lse) {
-        p.lse[int64_t{unit.first_node} * p.heads + unit.row_begin + row] = lse * kLn2;
-    }
-}
-
 /// The score warpgroup, one unit after the other.
 struct ScoreRole {
     const AttnVerifyMlaParams& p;
@@ -374,7 +236,7 @@ struct ScoreRole {
     int32_t* rescale_flag;
     float to_log2;
     uint32_t p_row;  // where this lane's row of P goes for the first two groups of 8 keys
-    Turn turn{0};
+    Turn<kStages> turn{0};
 
     __device__ ScoreRole(const AttnVerifyMlaParams& params, std::byte* memory, uint32_t address,
                          int32_t of_role)
@@ -384,7 +246,7 @@ struct ScoreRole {
           row_scale(reinterpret_cast<float*>(memory + kRowScale)),
           row_inverse(reinterpret_cast<float*>(memory + kRowInverse)),
           rescale_flag(reinterpret_cast<int32_t*>(memory + kRescaleFlag)),
-          to_log2(score_factor(params)) {
+          to_log2(score_factor(params, params.scale)) {
         // Lane l addresses row l % 8 of matrix l / 8: rows 0-7 and 8-15 of the first 8 keys, then
         // of the next 8.
         const int32_t lane = thread % 32;
@@ -393,7 +255,9 @@ struct ScoreRole {
     }
 
     __device__ int32_t row() const { return thread / 32 * 16 + thread % 32 / 4; }  // and row + 8
-    __device__ uint32_t full(Turn of) const { return shared + kBarrierFull + 8 * of.stage(); }
+    __device__ uint32_t full(Turn<kStages> of) const {
+        return shared + kBarrierFull + 8 * of.stage();
+    }
 
     /// Softmax of one tile: its P, packed, and the factor of what was accumulated before it.
     struct Published {
@@ -440,7 +304,7 @@ struct ScoreRole {
     }
 
     /// Hands the P of tile `of` to the accumulation, once the tile before is accumulated.
-    __device__ __forceinline__ void publish(const Published& tile, Turn of) const {
+    __device__ __forceinline__ void publish(const Published& tile, Turn<kStages> of) const {
         const bool rescale =
             __any_sync(0xffffffff, tile.factor[0] != 1.0f || tile.factor[1] != 1.0f);
         ptx::mbarrier_wait(shared + kBarrierPEmpty, of.count & 1 ^ 1);
@@ -473,13 +337,13 @@ struct ScoreRole {
             Scores s;
             if (!held) ptx::mbarrier_wait(full(turn), turn.parity());
             compute_scores(shared, shared + kKv + turn.stage() * kTileBytes, q, s, [&] {
-                if (held) publish(tile, Turn{turn.count - 1});
+                if (held) publish(tile, Turn<kStages>{turn.count - 1});
             });
             if (p.logit_cap > 0.0f) cap_scores(p, s);
             if (always_mask || key + kKeys > free_of_mask)
                 mask_scores(p, request, unit, key, row(), s);
             tile = soften(s, rows);
-            const Turn of = turn;
+            const Turn<kStages> of = turn;
             ++turn.count;
             held = key + kKeys < unit.key_end && ptx::mbarrier_done(full(turn), turn.parity());
             if (!held) publish(tile, of);
@@ -563,7 +427,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     WorkUnit unit = p.workspace.units[blockIdx.x];
     const int32_t units = p.workspace.header->units;
     ptx::grid_dependency_wait();  // the partials may still be read by the step before
-    Turn turn{0};
+    Turn<kStages> turn{0};
     uint32_t unit_parity = 0;
     for (int32_t index = blockIdx.x; index < units; index += gridDim.x, unit_parity ^= 1) {
         if (index != blockIdx.x) unit = p.workspace.units[index];

@@ -1,0 +1,185 @@
+// What the sm_90a loops of all cache formats share: the walk over a block's tiles of keys, its rows
+// of Q, the ring of stages, where a row's log-sum-exp goes.
+#pragma once
+
+#include "kernels/attn_verify_mla/attn_verify_mla.h"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+namespace kd::mla_wgmma {
+
+inline constexpr int32_t kThreads = 512;
+inline constexpr int32_t kQChunkBytes = kTileRows * 128;
+inline constexpr int32_t kChunks = kMlaHeadDim / 64;
+// Named barriers.
+inline constexpr int32_t kScoreBarrier = 1;  // the score warpgroup
+inline constexpr int32_t kQueryBarrier = 2;  // it has asked for Q of the first unit; load goes on
+inline constexpr float kLazyRescale = 8.0f;
+
+/// Launches on one block a multiprocessor. One definition a format, in the instance files.
+template <kdt_kv_format kFormat>
+cudaError_t launch(const AttnVerifyMlaParams& params, int32_t multiprocessors, cudaStream_t stream);
+template <>
+cudaError_t launch<KDT_KV_BF16>(const AttnVerifyMlaParams& params, int32_t multiprocessors,
+                                cudaStream_t stream);
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// What a tile counter says about the ring: which stage, which phase.
+template <int32_t kStages>
+struct Turn {
+    uint32_t count;
+    __device__ uint32_t stage() const { return count % kStages; }
+    __device__ uint32_t parity() const { return count / kStages & 1; }
+};
+
+/// Where thread `thread` of a warpgroup copies of a tile of kRows rows: 4 rows a warp and step, 8
+/// threads a 128-byte piece.
+template <int32_t kRows>
+__device__ __forceinline__ int32_t copy_row(int32_t thread, int32_t step) {
+    return thread / 32 * (kRows / 4) + step * 4 + thread % 32 / 8;
+}
+__device__ __forceinline__ uint32_t copy_offset(int32_t row, int32_t unit) {
+    return row * 128 + ((unit ^ (row & 7)) << 4);
+}
+
+/// Walks the tiles of this block's units in order.
+template <int32_t kKeys>
+struct TileWalk {
+    const AttnVerifyMlaParams& params;
+    WorkUnit unit;
+    int32_t units;
+    int32_t unit_index;
+    int32_t key;  // first key of the tile
+
+    __device__ explicit TileWalk(const AttnVerifyMlaParams& p)
+        : params(p),
+          unit(p.workspace.units[blockIdx.x]),
+          units(p.workspace.header->units),
+          unit_index(blockIdx.x),
+          key(unit.key_begin) {}
+    __device__ bool valid() const { return unit_index < units; }
+    __device__ void next() {
+        key += kKeys;
+        if (key < unit.key_end) return;
+        unit_index += gridDim.x;
+        if (!valid()) return;
+        unit = params.workspace.units[unit_index];
+        key = unit.key_begin;
+    }
+};
+
+/// Where the row is that this lane looks up for its warp, one of the warp's kKeys / 4.
+/// `page` is in flight until it is used, so that looking up costs nothing two tiles ahead.
+struct TileRow {
+    int32_t page = 0;
+    int32_t shift = 0;
+    int32_t within = -1;  // -1: no such key
+    bool live = false;    // false: the block's units have no more tiles
+
+    __device__ int32_t slot() const { return within < 0 ? -1 : (page << shift) + within; }
+};
+
+template <int32_t kKeys>
+__device__ __forceinline__ TileRow look_up(TileWalk<kKeys>& walk, bool& waited, int32_t thread) {
+    TileRow row;
+    row.live = walk.valid();
+    if (!row.live) return row;
+    const WorkUnit& unit = walk.unit;
+    const AttnBatchView& batch = walk.params.batch;
+    // Rows of the context were written rounds ago; those of the tail by the kernel before this.
+    if (!waited && (unit.path_node >= 0 || walk.key + kKeys > unit.context)) {
+        ptx::grid_dependency_wait();
+        waited = true;
+    }
+    constexpr int32_t kWarpRows = kKeys / 4;
+    const int32_t key = walk.key + thread / 32 * kWarpRows + thread % 32;
+    if (thread % 32 < kWarpRows && key < unit.key_end) {
+        const int32_t* from;
+        row.within = 0;
+        if (unit.path_node >= 0) {
+            const AttnWorkspace& workspace = walk.params.workspace;
+            from = workspace.path_slots +
+                   int64_t{unit.first_node + unit.path_node} * workspace.path_capacity +
+                   (key - unit.key_begin);
+        } else if (key >= unit.context) {
+            from = batch.tail_slots + unit.first_node + (key - unit.context);
+        } else {
+            row.shift = batch.page_shift;
+            row.within = key & ((1 << row.shift) - 1);
+            from = batch.pages + unit.pages_begin + (key >> row.shift);
+        }
+        row.page = *from;
+    }
+    walk.next();
+    return row;
+}
+
+/// Q of a unit's rows. Rows beyond unit.rows hold anything: they are never stored.
+struct QueryRows {
+    const AttnVerifyMlaParams& params;
+    const WorkUnit& unit;
+
+    __device__ const std::byte* latent(int32_t row) const {
+        const int32_t packed = unit.row_begin + row;
+        const int64_t node = unit.first_node + packed / params.heads;
+        return static_cast<const std::byte*>(params.q_latent) +
+               2 * (node * params.q_latent_node_stride +
+                    packed % params.heads * params.q_latent_head_stride);
+    }
+    __device__ const std::byte* rope(int32_t row) const {
+        const int32_t packed = unit.row_begin + row;
+        const int64_t node = unit.first_node + packed / params.heads;
+        return static_cast<const std::byte*>(params.q_rope) +
+               2 * (node * params.q_rope_node_stride +
+                    packed % params.heads * params.q_rope_head_stride);
+    }
+};
+
+/// Scores are s * score_factor in powers of two; with a logit cap, of what the cap has made of s,
+/// divided by it. `scale`: of s.
+__device__ __forceinline__ float score_factor(const AttnVerifyMlaParams& p, float scale) {
+    constexpr float kLog2E = 1.4426950408889634f;
+    return (p.logit_cap > 0.0f ? p.logit_cap : scale) * kLog2E;
+}
+
+__device__ __forceinline__ float row_lse(float maximum, float sum) {
+    return sum == 0.0f ? -INFINITY : maximum + __log2f(sum);
+}
+
+/// Log-sum-exp of a finished row, to where the unit's results go.
+__device__ __forceinline__ void store_lse(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                                          int32_t row, float lse) {
+    constexpr float kLn2 = 0.6931471805599453f;
+    if (row >= unit.rows) return;
+    if (unit.partial >= 0) {
+        p.workspace.partial_lse[int64_t{unit.partial} * kTileRows + row] = lse;
+    } else if (p.lse) {
+        p.lse[int64_t{unit.first_node} * p.heads + unit.row_begin + row] = lse * kLn2;
+    }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+/// Launches on one block a multiprocessor, beside the end of what was launched before.
+template <class Kernel>
+cudaError_t launch_overlapped(Kernel kernel, const AttnVerifyMlaParams& params,
+                              int32_t multiprocessors, int32_t shared_bytes, cudaStream_t stream) {
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (status != cudaSuccess) return status;
+
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(multiprocessors);
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, params);
+}
+
+}  // namespace kd::mla_wgmma
