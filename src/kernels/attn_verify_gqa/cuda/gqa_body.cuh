@@ -156,8 +156,8 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
             if (first_tile < tiles) {
                 ptx::mbarrier_wait(full(place), place.parity);
                 issue_scores_wgmma<Config>(s, q, query, k_of(place));
-                ptx::wgmma_wait();
-                ptx::pin_registers(s);
+                wgmma::wait<0>();
+                wgmma::touch(s);
                 soften(first_tile);
                 pack();
                 for (int32_t tile = first_tile + tile_step; tile < tiles; tile += tile_step) {
@@ -168,25 +168,25 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                     issue_scores_wgmma<Config>(s, q, query, k_of(place));
                     issue_output_wgmma<Config>(o, p, k_of(before) + Config::kMatrixBytes);
                     pass_turn(walk.pairs, group);
-                    ptx::wgmma_wait<1>();
-                    ptx::pin_registers(s);
+                    wgmma::wait<1>();
+                    wgmma::touch(s);
                     soften(tile);
-                    ptx::pin_registers(s);
-                    ptx::pin_registers(running.sum);
+                    wgmma::touch(s);
+                    wgmma::touch(running.sum);
                     // This branch also keeps the compiler from moving the softmax behind the wait.
                     if (rescaled()) {
-                        ptx::wgmma_wait();
-                        ptx::pin_registers(o);
+                        wgmma::wait<0>();
+                        wgmma::touch(o);
                         rescale_outputs();
                     }
-                    ptx::wgmma_wait();
-                    ptx::pin_registers(o);
+                    wgmma::wait<0>();
+                    wgmma::touch(o);
                     release(barriers.empty[before.stage], lane, arrivals);
                     pack();
                 }
                 issue_output_wgmma<Config>(o, p, k_of(place) + Config::kMatrixBytes);
-                ptx::wgmma_wait();
-                ptx::pin_registers(o);
+                wgmma::wait<0>();
+                wgmma::touch(o);
                 release(barriers.empty[place.stage], lane, arrivals);
             }
         } else {
@@ -200,8 +200,8 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                     scores_mma_sync<Config>(s, q, query, k, warp, lane);
                 } else if constexpr (!Config::kFp8) {
                     issue_scores_wgmma<Config>(s, q, query, k);
-                    ptx::wgmma_wait();
-                    ptx::pin_registers(s);
+                    wgmma::wait<0>();
+                    wgmma::touch(s);
                 } else {
                     const char* s_stage = s_ring + place.stage * Config::kStageBytes;
                     convert_tile<Config>(s_k, s_stage, thread);
@@ -211,8 +211,8 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                     convert_tile<Config>(s_v, s_stage + Config::kMatrixBytes, thread);
                     release(empty, lane, arrivals);
                     ptx::fence_async_proxy();
-                    ptx::wgmma_wait();
-                    ptx::pin_registers(s);
+                    wgmma::wait<0>();
+                    wgmma::touch(s);
                 }
                 soften(tile);
                 pack();
@@ -222,15 +222,15 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                     release(empty, lane, arrivals);
                 } else if constexpr (!Config::kFp8) {
                     issue_output_wgmma<Config>(o, p, v);
-                    ptx::wgmma_wait();
-                    ptx::pin_registers(o);
+                    wgmma::wait<0>();
+                    wgmma::touch(o);
                     release(empty, lane, arrivals);
                 } else {
                     // Also: no warp still reads s_k, which the next tile overwrites.
                     ptx::named_barrier_sync(group_barrier, kGroupThreads);
                     issue_output_wgmma<Config>(o, p, ptx::smem_address(s_v));
-                    ptx::wgmma_wait();
-                    ptx::pin_registers(o);
+                    wgmma::wait<0>();
+                    wgmma::touch(o);
                 }
                 place.advance(tile_step, stages);
             }

@@ -7,6 +7,7 @@
 
 #include "kernels/attn_verify_gqa/cuda/gqa_body.cuh"
 #include "kernels/attn_verify_gqa/cuda/gqa_instances.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace kd::gqa {
 
@@ -25,22 +26,8 @@ cudaError_t launch(const AttnVerifyGqaCudaParams& params, int32_t multiprocessor
     const bool served = !Config::kWgmma || shared_bytes >= kSharedBytesSm90;
     if (!served || stages < kGroups) return cudaErrorNotSupported;
 
-    const int32_t bytes = Config::shared_bytes(stages);
-    const auto kernel = attn_verify_gqa_kernel<Config>;
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess) return error;
-
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(multiprocessors));
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = static_cast<size_t>(bytes);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, params, stages);
+    return launch_overlapped(attn_verify_gqa_kernel<Config>, multiprocessors, kThreads,
+                             Config::shared_bytes(stages), stream, params, stages);
 }
 
 }  // namespace kd::gqa

@@ -8,9 +8,8 @@
 #include <cstdint>
 
 #include "kernels/attn_verify_gqa/cuda/gqa_config.cuh"
-#include "kernels/attn_verify_gqa/cuda/mma_sync.cuh"
-#include "kernels/attn_verify_gqa/cuda/wgmma.cuh"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace kd::gqa {
 
@@ -18,7 +17,7 @@ namespace kd::gqa {
 __device__ __forceinline__ void load_query_fragment(uint32_t (&a)[4], uint32_t query, int32_t step,
                                                     int32_t warp, int32_t lane) {
     const int32_t row = 16 * warp + lane % 16;
-    ptx::load_matrix_x4(a, query + half_offset(kTileRows, row, 2 * step + lane / 16));
+    ptx::load_matrices(a, query + half_offset(kTileRows, row, 2 * step + lane / 16));
 }
 
 // ---- mma.sync ---------------------------------------------------------------------------------
@@ -43,12 +42,12 @@ __device__ __forceinline__ void scores_mma_sync(float (&s)[kCount], const uint32
         if constexpr (Config::kFp8) {
             // One 8 x 16-byte matrix is 8 keys x 16 dims.
             uint32_t raw[4];
-            ptx::load_matrix_x4(raw, k + raw_offset(Config::kHeadDim, lane, step));
+            ptx::load_matrices(raw, k + raw_offset(Config::kHeadDim, lane, step));
 #pragma unroll
             for (int32_t n = 0; n < 4; ++n) {
                 uint32_t b0, b1;
-                ptx::e4m3_to_f16(raw[n], b0, b1);
-                ptx::mma_m16n8k16<true>(s, 4 * n, a, b0, b1);
+                ptx::widen_e4m3(raw[n], b0, b1);
+                ptx::multiply_add<true>(s + 4 * n, a, b0, b1);
             }
         } else {
             const int32_t row = lane / 16 * 8 + lane % 8;
@@ -56,9 +55,9 @@ __device__ __forceinline__ void scores_mma_sync(float (&s)[kCount], const uint32
 #pragma unroll
             for (int32_t pair = 0; pair < 2; ++pair) {
                 uint32_t b[4];
-                ptx::load_matrix_x4(b, address + pair * 16 * 128);
-                ptx::mma_m16n8k16<false>(s, 8 * pair, a, b[0], b[1]);
-                ptx::mma_m16n8k16<false>(s, 8 * pair + 4, a, b[2], b[3]);
+                ptx::load_matrices(b, address + pair * 16 * 128);
+                ptx::multiply_add<false>(s + 8 * pair, a, b[0], b[1]);
+                ptx::multiply_add<false>(s + 8 * pair + 4, a, b[2], b[3]);
             }
         }
     }
@@ -75,24 +74,24 @@ __device__ __forceinline__ void output_mma_sync(float (&o)[kCount], const uint32
             // Transposed, a register holds dims 2 n and 2 n + 1 of two keys (n = lane / 4): the
             // bytes are sorted by dim before they are converted.
             uint32_t raw[4];
-            ptx::load_matrix_x4_transposed(raw, v + raw_offset(Config::kHeadDim, lane, t));
+            ptx::load_matrices_transposed(raw, v + raw_offset(Config::kHeadDim, lane, t));
             uint32_t even[4], odd[4];
 #pragma unroll
             for (int32_t i = 0; i < 4; ++i)
-                ptx::e4m3_to_f16(__byte_perm(raw[i], 0, 0x3120), even[i], odd[i]);
+                ptx::widen_e4m3(__byte_perm(raw[i], 0, 0x3120), even[i], odd[i]);
 #pragma unroll
             for (int32_t step = 0; step < 2; ++step) {
-                ptx::mma_m16n8k16<true>(o, 8 * t, p[step], even[2 * step], even[2 * step + 1]);
-                ptx::mma_m16n8k16<true>(o, 8 * t + 4, p[step], odd[2 * step], odd[2 * step + 1]);
+                ptx::multiply_add<true>(o + 8 * t, p[step], even[2 * step], even[2 * step + 1]);
+                ptx::multiply_add<true>(o + 8 * t + 4, p[step], odd[2 * step], odd[2 * step + 1]);
             }
         } else {
             const uint32_t address = v + half_offset(Config::kKeys, lane % 16, 2 * t + lane / 16);
 #pragma unroll
             for (int32_t step = 0; step < 2; ++step) {
                 uint32_t b[4];
-                ptx::load_matrix_x4_transposed(b, address + step * 16 * 128);
-                ptx::mma_m16n8k16<false>(o, 8 * t, p[step], b[0], b[1]);
-                ptx::mma_m16n8k16<false>(o, 8 * t + 4, p[step], b[2], b[3]);
+                ptx::load_matrices_transposed(b, address + step * 16 * 128);
+                ptx::multiply_add<false>(o + 8 * t, p[step], b[0], b[1]);
+                ptx::multiply_add<false>(o + 8 * t + 4, p[step], b[2], b[3]);
             }
         }
     }
@@ -106,21 +105,20 @@ __device__ __forceinline__ void issue_scores_wgmma(float (&s)[kCount],
                                                    const uint32_t (&q)[kSteps][4], uint32_t query,
                                                    uint32_t k) {
     const uint64_t k_tile = wgmma_descriptor(k, 16, 1024);
-    ptx::wgmma_fence();
+    wgmma::fence();
 #pragma unroll
     for (int32_t step = 0; step < Config::kHeadDim / 16; ++step) {
         // 16 dims are 32 bytes within the swizzled row of 64.
         const uint64_t k_step = step / 4 * (Config::kKeys * 128) / 16 + step % 4 * 2;
         if constexpr (Config::kQueryInRegisters) {
-            ptx::wgmma_m64n64<Config::kFp8, 0, 0>(s, q[step], k_tile + k_step, step > 0);
+            wgmma::rs_n64<Config::kFp8>(s, q[step], k_tile + k_step, step > 0);
         } else {
             const uint64_t q_tile = wgmma_descriptor(query, 16, 1024);
             const uint64_t q_step = step / 4 * (kTileRows * 128) / 16 + step % 4 * 2;
-            ptx::wgmma_m64n64_shared<Config::kFp8, 0>(s, q_tile + q_step, k_tile + k_step,
-                                                      step > 0);
+            wgmma::ss_n64<Config::kFp8>(s, q_tile + q_step, k_tile + k_step, step > 0);
         }
     }
-    ptx::wgmma_commit();
+    wgmma::commit();
 }
 
 /// Issues o += P V.
@@ -129,20 +127,20 @@ __device__ __forceinline__ void issue_output_wgmma(float (&o)[kCount],
                                                    const uint32_t (&p)[kSteps][4], uint32_t v) {
     constexpr int32_t kColumnBytes = Config::kKeys * 128;  // of 64 dims
     const uint64_t v_tile = wgmma_descriptor(v, kColumnBytes, 1024);
-    ptx::wgmma_fence();
+    wgmma::fence();
 #pragma unroll
     for (int32_t step = 0; step < kSteps; ++step) {
         const uint64_t v_step = v_tile + step * 2048 / 16;
         if constexpr (Config::kOutDim == 64) {
-            ptx::wgmma_m64n64<Config::kFp8, 1, 0>(o, p[step], v_step, 1);
+            wgmma::rs_n64<Config::kFp8, 1>(o, p[step], v_step, true);
         } else {
-            ptx::wgmma_m64n128<Config::kFp8, 1, 0>(o, p[step], v_step, 1);
+            wgmma::rs_n128_bt<Config::kFp8, 0>(o, p[step], v_step, true);
             if constexpr (Config::kOutDim == 256)
-                ptx::wgmma_m64n128<Config::kFp8, 1, 64>(o, p[step], v_step + 2 * kColumnBytes / 16,
-                                                        1);
+                wgmma::rs_n128_bt<Config::kFp8, 64>(o, p[step], v_step + 2 * kColumnBytes / 16,
+                                                    true);
         }
     }
-    ptx::wgmma_commit();
+    wgmma::commit();
 }
 
 /// A group's threads convert a raw e4m3 tile to the 16-bit layout.
@@ -155,10 +153,10 @@ __device__ __forceinline__ void convert_tile(char* to, const char* raw, int32_t 
         const uint4 in =
             *reinterpret_cast<const uint4*>(raw + raw_offset(Config::kHeadDim, row, chunk));
         uint4 low, high;
-        ptx::e4m3_to_f16(in.x, low.x, low.y);
-        ptx::e4m3_to_f16(in.y, low.z, low.w);
-        ptx::e4m3_to_f16(in.z, high.x, high.y);
-        ptx::e4m3_to_f16(in.w, high.z, high.w);
+        ptx::widen_e4m3(in.x, low.x, low.y);
+        ptx::widen_e4m3(in.y, low.z, low.w);
+        ptx::widen_e4m3(in.z, high.x, high.y);
+        ptx::widen_e4m3(in.w, high.z, high.w);
         *reinterpret_cast<uint4*>(to + half_offset(Config::kKeys, row, 2 * chunk)) = low;
         *reinterpret_cast<uint4*>(to + half_offset(Config::kKeys, row, 2 * chunk + 1)) = high;
     }

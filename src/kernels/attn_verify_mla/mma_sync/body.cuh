@@ -13,6 +13,7 @@
 #pragma once
 
 #include "kernels/attn_verify_mla/mma_sync/group.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace kd::mla_mma {
 
@@ -304,10 +305,6 @@ cudaError_t launch(const AttnVerifyMlaParams& params, int32_t multiprocessors,
     if (error != cudaSuccess) return error;
     const int32_t stages = SharedPlan::stages<kFormat>(limit);
     if (stages < SharedPlan::kMinStages) return cudaErrorInvalidConfiguration;
-    const int32_t bytes = SharedPlan::bytes<kFormat>(stages);
-    const auto kernel = attn_verify_mla_mma_sync_kernel<kFormat>;
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess) return error;
 
     constexpr float kLog2E = 1.44269504088896f;
     const float value_scale = kFormat == KDT_KV_FP8 ? params.kv_scale : 1.0f;
@@ -319,17 +316,8 @@ cudaError_t launch(const AttnVerifyMlaParams& params, int32_t multiprocessors,
                                  .value_scale = value_scale};
     if (params.logit_cap != 0.0f) constants.cap_argument = 2.0f * kLog2E * scale / params.logit_cap;
 
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(multiprocessors));
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = static_cast<size_t>(bytes);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, params, constants);
+    return launch_overlapped(attn_verify_mla_mma_sync_kernel<kFormat>, multiprocessors, kThreads,
+                             SharedPlan::bytes<kFormat>(stages), stream, params, constants);
 }
 
 }  // namespace kd::mla_mma

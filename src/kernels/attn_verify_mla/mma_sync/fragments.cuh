@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "kernels/attn_verify_mla/mma_sync/config.cuh"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/mma.cuh"
 
 namespace kd::mla_mma {
 
@@ -35,60 +35,6 @@ __host__ __device__ constexpr int32_t row_offset(int32_t lane, int32_t stride) {
 /// that neither pieces of one row nor one piece of eight rows meet in a bank.
 __host__ __device__ constexpr int32_t staged_offset(int32_t row, int32_t chunk) {
     return row * 128 + ((chunk ^ (row & 7)) * 16);
-}
-
-__device__ __forceinline__ void load_matrices(uint32_t (&words)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(address));
-}
-__device__ __forceinline__ void load_matrix_pair(uint32_t (&words)[2], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(words[0]), "=r"(words[1])
-                 : "r"(address));
-}
-__device__ __forceinline__ void load_matrices_transposed(uint32_t (&words)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(address));
-}
-
-/// c += a b, of bf16 or f16 values in float.
-template <bool kF16>
-__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                             uint32_t b1) {
-    if constexpr (kF16) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    } else {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    }
-}
-
-/// Four e4m3 values as f16, exactly: `low` has bytes 0 and 1.
-__device__ __forceinline__ void widen_e4m3(uint32_t bytes, uint32_t& low, uint32_t& high) {
-    asm("{\n"
-        ".reg .b16 a, b;\n"
-        "mov.b32 {a, b}, %2;\n"
-        "cvt.rn.f16x2.e4m3x2 %0, a;\n"
-        "cvt.rn.f16x2.e4m3x2 %1, b;\n"
-        "}\n"
-        : "=r"(low), "=r"(high)
-        : "r"(bytes));
-}
-__device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
-    uint32_t product;
-    asm("mul.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-    return product;
-}
-/// Two bf16 as f16: exact between 2^-14 and 65504, which a query stays within.
-__device__ __forceinline__ uint32_t bf16_to_f16(uint32_t pair) {
-    return ptx::pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
 // ---- copies into the ring ---------------------------------------------------------------------

@@ -107,10 +107,10 @@ __device__ __forceinline__ void read_query(QueryFragments<kRowTiles>& query, int
         for (int32_t step = 0; step < kQuerySteps; ++step) {
             const uint32_t from = (step < kLatentSteps ? latent + step * 32 : rope) + offset;
             if (step < kRegisterSteps) {
-                load_matrices(query[part][step], from);
+                ptx::load_matrices(query[part][step], from);
             } else {
                 uint32_t words[4];
-                load_matrices(words, from);
+                ptx::load_matrices(words, from);
                 store_shared(shared_query(part, step, at),
                              make_uint4(words[0], words[1], words[2], words[3]));
             }
@@ -126,7 +126,7 @@ __device__ __forceinline__ void read_query(QueryFragments<kRowTiles>& query, int
             if (step < kLatentSteps || CacheRow<kFormat>::kFp8Rope) {
                 const uint2 four =
                     load_shared_64((step < kLatentSteps ? latent + step * 32 : rope) + row + q * 8);
-                words = make_uint2(bf16_to_f16(four.x), bf16_to_f16(four.y));
+                words = make_uint2(ptx::bf16_to_f16(four.x), ptx::bf16_to_f16(four.y));
             } else {
                 words = make_uint2(load_shared_32(rope + row + q * 4),
                                    load_shared_32(rope + row + q * 4 + 16));
@@ -161,8 +161,8 @@ __device__ __forceinline__ void multiply_step(ScoreFragments<kRowTiles>& scores,
             a[2] = words.z;
             a[3] = words.w;
         }
-        multiply_add<kF16>(scores[tile][0], a, b[0][0], b[0][1]);
-        multiply_add<kF16>(scores[tile][1], a, b[1][0], b[1][1]);
+        ptx::multiply_add<kF16>(scores[tile][0], a, b[0][0], b[0][1]);
+        ptx::multiply_add<kF16>(scores[tile][1], a, b[1][0], b[1][1]);
     }
 }
 
@@ -190,20 +190,20 @@ __device__ __forceinline__ void multiply_keys(ScoreFragments<kRowTiles>& scores,
 #pragma unroll
         for (int32_t step = 0; step < kQuerySteps; ++step) {
             uint32_t k[4];
-            load_matrices(k, step < kLatentSteps ? latent + step * 32
-                                                 : rope + key_offset(at.lane, Row::kStride));
+            ptx::load_matrices(k, step < kLatentSteps ? latent + step * 32
+                                                      : rope + key_offset(at.lane, Row::kStride));
             multiply_step<false, kRowTiles>(scores, query, step, {{k[0], k[1]}, {k[2], k[3]}}, at);
         }
     } else {
 #pragma unroll
         for (int32_t pair = 0; pair < kLatentSteps / 2; ++pair) {
             uint32_t bytes[4];  // i: keys i / 2, step 2 pair + i % 2
-            load_matrices(bytes, latent + pair * 32);
+            ptx::load_matrices(bytes, latent + pair * 32);
 #pragma unroll
             for (int32_t i = 0; i < 2; ++i) {
                 uint32_t k[2][2];
-                widen_e4m3(bytes[i], k[0][0], k[0][1]);
-                widen_e4m3(bytes[2 + i], k[1][0], k[1][1]);
+                ptx::widen_e4m3(bytes[i], k[0][0], k[0][1]);
+                ptx::widen_e4m3(bytes[2 + i], k[1][0], k[1][1]);
                 multiply_step<true, kRowTiles>(scores, query, 2 * pair + i, k, at);
             }
         }
@@ -221,13 +221,13 @@ __device__ __forceinline__ void multiply_keys(ScoreFragments<kRowTiles>& scores,
         if constexpr (Row::kFp8Rope) {
             uint32_t bytes[2];
             uint32_t k[2][2];
-            load_matrix_pair(bytes, rope + row_offset(at.lane, Row::kStride));
-            widen_e4m3(bytes[0], k[0][0], k[0][1]);
-            widen_e4m3(bytes[1], k[1][0], k[1][1]);
+            ptx::load_matrix_pair(bytes, rope + row_offset(at.lane, Row::kStride));
+            ptx::widen_e4m3(bytes[0], k[0][0], k[0][1]);
+            ptx::widen_e4m3(bytes[1], k[1][0], k[1][1]);
             multiply_step<true, kRowTiles>(scores, query, kLatentSteps, k, at);
         } else {
             uint32_t k[4];
-            load_matrices(k, rope + key_offset(at.lane, Row::kStride));
+            ptx::load_matrices(k, rope + key_offset(at.lane, Row::kStride));
             multiply_step<false, kRowTiles>(scores, query, kLatentSteps,
                                             {{k[0], k[1]}, {k[2], k[3]}}, at);
         }
@@ -257,9 +257,9 @@ struct ProbFragments {
     __device__ __forceinline__ explicit ProbFragments(const Place& at) {
 #pragma unroll
         for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-            load_matrices(words[tile], at.base + SharedPlan::kProbs +
-                                           tile * 16 * SharedPlan::kProbStride +
-                                           row_offset(at.lane, SharedPlan::kProbStride));
+            ptx::load_matrices(words[tile], at.base + SharedPlan::kProbs +
+                                                tile * 16 * SharedPlan::kProbStride +
+                                                row_offset(at.lane, SharedPlan::kProbStride));
             const uint2 two =
                 load_shared_64(at.base + SharedPlan::kFactors + (at.lane / 4) * 16 + tile * 8);
             factor[2 * tile] = __uint_as_float(two.x);
@@ -290,13 +290,13 @@ __device__ __forceinline__ void multiply_values(OutputFragments<kRowTiles>& out,
 #pragma unroll
         for (int32_t n = 0; n < kValueTiles; n += 2) {
             uint32_t v[4];
-            load_matrices_transposed(v, values + n * 16);
+            ptx::load_matrices_transposed(v, values + n * 16);
 #pragma unroll
             for (int32_t i = 0; i < 2; ++i)
 #pragma unroll
                 for (int32_t tile = 0; tile < kRowTiles; ++tile)
-                    multiply_add<false>(out[tile][n + i], probs.words[tile], v[2 * i],
-                                        v[2 * i + 1]);
+                    ptx::multiply_add<false>(out[tile][n + i], probs.words[tile], v[2 * i],
+                                             v[2 * i + 1]);
         }
     } else {
         uint32_t scale[2] = {};
@@ -310,7 +310,7 @@ __device__ __forceinline__ void multiply_values(OutputFragments<kRowTiles>& out,
 #pragma unroll
         for (int32_t n = 0; n < kValueTiles; n += 4) {  // 32 dimensions
             uint32_t bytes[4];
-            load_matrices_transposed(bytes, values + n * 8);
+            ptx::load_matrices_transposed(bytes, values + n * 8);
 #pragma unroll
             for (int32_t block = 0; block < 2; ++block) {
                 uint32_t even[2], odd[2];
@@ -318,18 +318,18 @@ __device__ __forceinline__ void multiply_values(OutputFragments<kRowTiles>& out,
                 for (int32_t keys = 0; keys < 2; ++keys) {
                     // bytes: key 2q dims 2g, 2g + 1, key 2q + 1 likewise -> by dimension
                     const uint32_t word = __byte_perm(bytes[2 * block + keys], 0, 0x3120);
-                    widen_e4m3(word, even[keys], odd[keys]);
+                    ptx::widen_e4m3(word, even[keys], odd[keys]);
                     if constexpr (Row::kRowScales) {
-                        even[keys] = multiply_f16(even[keys], scale[keys]);
-                        odd[keys] = multiply_f16(odd[keys], scale[keys]);
+                        even[keys] = ptx::multiply_f16(even[keys], scale[keys]);
+                        odd[keys] = ptx::multiply_f16(odd[keys], scale[keys]);
                     }
                 }
 #pragma unroll
                 for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-                    multiply_add<true>(out[tile][n + 2 * block], probs.words[tile], even[0],
-                                       even[1]);
-                    multiply_add<true>(out[tile][n + 2 * block + 1], probs.words[tile], odd[0],
-                                       odd[1]);
+                    ptx::multiply_add<true>(out[tile][n + 2 * block], probs.words[tile], even[0],
+                                            even[1]);
+                    ptx::multiply_add<true>(out[tile][n + 2 * block + 1], probs.words[tile], odd[0],
+                                            odd[1]);
                 }
             }
         }

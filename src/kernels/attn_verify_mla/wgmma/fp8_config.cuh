@@ -7,8 +7,10 @@
 //   score       S^T[64 keys, 64 rows] = K Q^T, softmax down the columns, P to shared memory;
 //   accumulate  two warpgroups, each O^T[256 columns, 64 rows] += V^T P^T.
 //
-// With operands in shared memory the products alone keep it busy longer than the tensor cores; to
-// write and read a converted tile besides made this loop slower than the one on a bf16 cache.
+// Tried before: the bf16 loop on tiles that its load warpgroup converts in shared memory. On an
+// H200, 8 heads, one node, e4m3 with one scale, that took 13.5 / 31.1 / 52.2 us at 16k / 64k /
+// 128k, this takes 15.6 / 29.6 / 47.2 us: operands in shared memory keep it busy longer than the
+// tensor cores already, and a converted tile is written and read there besides.
 //
 // The softmax is that of the bf16 loop: a row's reference maximum moves only when a score exceeds
 // it by kLazyRescale powers of two, a decision of the row alone.
