@@ -53,6 +53,9 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
         workspace.merge_item_capacity = partials < rows ? partials : rows;
     }
 
+    // A block of the attention kernels reads its first unit before it knows whether it has one.
+    if (workspace.unit_capacity < multiprocessors) workspace.unit_capacity = multiprocessors;
+
     size_t bytes = 0;
     auto place = [&bytes, base]<class T>(T*& part, size_t part_bytes) {
         part = base ? reinterpret_cast<T*>(static_cast<std::byte*>(base) + bytes) : nullptr;
