@@ -84,7 +84,8 @@ if ((${#tools[@]} > 0)); then
     fi
     # Steps that only repeat instances in other batches are left out: a sanitizer takes 20 to 100
     # times as long.
-    reduced=$filter'-AttnSplits.*:AttnGraphs.*:AttnDeterministic.*:AttnErrors.*:AttnReferences.*'
+    left_out='AttnSplits.*:AttnGraphs.*:AttnDeterministic.*:AttnErrors.*:AttnReferences.*'
+    if [[ $filter == *-* ]]; then reduced=$filter:$left_out; else reduced=$filter-$left_out; fi
     for tool in "${tools[@]}"; do
         KDT_GPU_CASES=sanitizer run $tool 540 "$checker" --tool $tool --error-exitcode 9 \
             "$build/kernels_gpu_tests" --gtest_filter="$reduced"

@@ -11,11 +11,19 @@
  *   3. for each layer: kdt_rope_append(), then kdt_attn_verify_mla() or kdt_attn_verify_gqa().
  *   4. after acceptance: kdt_kv_move() of the accepted rows, all layers at once.
  *
+ * Order: verify is launched with programmatic stream serialization and reads the plan, the lengths,
+ * the page table and the cache rows of the context before its predecessor in the stream has
+ * finished. So nothing that writes those may be the launch directly before it: put the plan in
+ * between (kdt_kv_move, then kdt_attn_plan, then the layers). Rows of tree nodes, queries and
+ * outputs may be written by the launch directly before.
+ *
  * Errors: every function returns a kdt_status; kdt_last_error() says what was wrong, with the
- * offending value, for the calling thread. After a status other than KDT_OK nothing was launched.
+ * offending value, for the calling thread. After KDT_INVALID and KDT_UNSUPPORTED nothing was
+ * launched; after KDT_CUDA_ERROR a part of the call may have been, and its outputs are undefined.
  * Contents of device arrays cannot be checked at launch; what they must satisfy stands beside them.
  *
- * Structs grow at their end only: set struct_bytes = sizeof(the struct), zero the rest first.
+ * Set struct_bytes = sizeof(the struct) and zero the rest first; a library built from another
+ * version of a struct refuses it.
  */
 #ifndef KDTREE_KERNELS_H
 #define KDTREE_KERNELS_H
@@ -60,11 +68,13 @@ typedef enum kdt_attn_kind {
     KDT_ATTN_GQA = 1
 } kdt_attn_kind;
 
+/* Products with FP8 caches run in f16: queries and rope keys are rounded to it (up to 65,504). */
 typedef enum kdt_kv_format {
     KDT_KV_BF16 = 0,
     KDT_KV_FP8 = 1,       /* e4m3, one float scale for K and one for V (MLA: one for the row) */
     KDT_KV_FP8_MLA656 = 2 /* MLA only, FlashMLA's layout: 512 e4m3, 4 float scales (of 128 values
-                             each), 64 bf16 rope values: 656 bytes a token */
+                             each), 64 bf16 rope values: 656 bytes a token. Scales are applied in
+                             f16: full precision from 6e-5 to 146 */
 } kdt_kv_format;
 
 typedef enum kdt_attn_mode {
@@ -102,19 +112,20 @@ typedef struct kdt_attn_shape {
  * through the page table; node i's own K/V row is in slot tail_slots[i]. */
 typedef struct kdt_attn_batch {
     uint32_t struct_bytes;
-    int32_t requests;           /* 1..64 */
-    int32_t max_nodes;          /* node_start[requests] at most; fixes the grid and the workspace */
-    int32_t max_context;        /* context[r] at most, 0..262144 */
-    int32_t page_size;          /* tokens a page: 1, 16, 32 or 64 */
-    const int32_t* context;     /* [requests] */
-    const int32_t* node_start;  /* [requests + 1], ascending from 0; at most 128 nodes a request */
-    const int32_t* tail_slots;  /* [nodes] slot of each node's K/V row */
-    const uint64_t* ancestors;  /* [nodes, 2] bit a: node a of the same request is this node (always
-                                   set) or an ancestor of it */
-    const int32_t* depth;       /* [nodes] tree depth, the root 0. Needed in deterministic mode and
-                                   with a sliding window; else may be NULL */
-    const int32_t* pages;       /* page ids; page j of request r is pages[start(r) + j], slot of
-                                   position p: page * page_size + p % page_size */
+    int32_t requests;          /* 1..64 */
+    int32_t max_nodes;         /* node_start[requests] at most; fixes the grid and the workspace */
+    int32_t max_context;       /* context[r] at most, 0..262144 */
+    int32_t page_size;         /* tokens a page: 1, 16, 32 or 64 */
+    const int32_t* context;    /* [requests] */
+    const int32_t* node_start; /* [requests + 1], ascending from 0; at most 128 nodes a request */
+    const int32_t* tail_slots; /* [nodes] slot of each node's K/V row */
+    const uint64_t* ancestors; /* [nodes, 2] bit a: node a of the same request is this node (always
+                                  set) or an ancestor of it */
+    const int32_t* depth;      /* [nodes] tree depth, the root 0. Needed in deterministic mode and
+                                  with a sliding window; else may be NULL */
+    const int32_t*
+        pages; /* page ids (id * page_size below 2^31); page j of request r is pages[start(r) + j],
+                  slot of position p: page * page_size + p % page_size */
     const int64_t* pages_start; /* [requests] start(r); NULL: start(r) = r * pages_stride */
     int64_t pages_stride;
 } kdt_attn_batch;

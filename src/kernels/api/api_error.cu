@@ -23,6 +23,7 @@ kdt_status fail(kdt_status status, const char* format, ...) {
 
 kdt_status status_of(cudaError_t error, const char* doing) {
     if (error == cudaSuccess) return KDT_OK;
+    cudaGetLastError();  // it is reported now: not by the next call too
     if (error == cudaErrorNotSupported) {
         return fail(KDT_UNSUPPORTED, "%s: no kernel of this build serves it", doing);
     }

@@ -62,6 +62,9 @@ void check_rope_rows(Checks& checks, const kdt_rope_append_params& p) {
     }
 }
 
+// Keeps the grid, 128 bytes of one buffer a block and up to four blocks for all moves, in 31 bits.
+constexpr int64_t kKvMoveMostBytes = int64_t{1} << 35;
+
 void check_move(Checks& checks, const kdt_kv_move_params& p) {
     checks.range("buffers", p.buffers, 1, INT32_MAX);
     checks.range("max_moves", p.max_moves, 0, kKvMoveLimit);
@@ -69,6 +72,8 @@ void check_move(Checks& checks, const kdt_kv_move_params& p) {
     checks.multiple("row_bytes", p.row_bytes, kCacheUnit);
     checks.range("slot_stride_bytes", p.slot_stride_bytes, p.row_bytes, INT64_MAX);
     checks.multiple("slot_stride_bytes", p.slot_stride_bytes, kCacheUnit);
+    checks.require(int64_t{p.buffers} * p.row_bytes <= kKvMoveMostBytes,
+                   "buffers is %d and row_bytes %d: together beyond 2^35", p.buffers, p.row_bytes);
     if (p.max_moves == 0) return;
     checks.pointer("buffer", p.buffer, alignof(void*));
     if (p.move_count != nullptr) checks.pointer("move_count", p.move_count, 4);
