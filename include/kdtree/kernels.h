@@ -118,7 +118,9 @@ typedef struct kdt_attn_batch {
     int32_t page_size;         /* tokens a page: 1, 16, 32 or 64 */
     const int32_t* context;    /* [requests] */
     const int32_t* node_start; /* [requests + 1], ascending from 0; at most 128 nodes a request */
-    const int32_t* tail_slots; /* [nodes] slot of each node's K/V row */
+    const int32_t* tail_slots; /* [nodes] slot of each node's K/V row, not negative; its
+                                  values finite: those of every node of a request reach its
+                                  products, if only times 0 */
     const uint64_t* ancestors; /* [nodes, 2] bit a: node a of the same request is this node (always
                                   set) or an ancestor of it */
     const int32_t* depth;      /* [nodes] tree depth, the root 0. Needed in deterministic mode and

@@ -36,8 +36,9 @@ inline constexpr int32_t kBarrierFull = kBarriers;                     // [kStag
 inline constexpr int32_t kBarrierEmpty = kBarrierFull + 8 * kStages;   // [kStages] 8 warps
 inline constexpr int32_t kBarrierPFull = kBarrierEmpty + 8 * kStages;  // 4 warps
 inline constexpr int32_t kBarrierPEmpty = kBarrierPFull + 8;           // 8 warps
-inline constexpr int32_t kBarrierFinal = kBarrierPEmpty + 8;           // 4 warps
-inline constexpr int32_t kSharedBytes = kBarrierFinal + 8;
+inline constexpr int32_t kBarrierFinal = kBarrierPEmpty + 8;  // [2] by unit parity: the score
+                                                              // warpgroup may be a unit ahead
+inline constexpr int32_t kSharedBytes = kBarrierFinal + 2 * 8;
 inline constexpr int32_t kSharedRequestBytes = kSharedBytes + 1024;  // for the alignment
 static_assert(kSharedRequestBytes <= 232448);
 static_assert(kChunkBytes % 1024 == 0 && kKeys % 16 == 0);
@@ -345,7 +346,8 @@ struct ScoreRole {
             tile = soften(s, rows);
             const Turn<kStages> of = turn;
             ++turn.count;
-            held = key + kKeys < unit.key_end && ptx::mbarrier_done(full(turn), turn.parity());
+            held = __all_sync(0xffffffff, key + kKeys < unit.key_end &&
+                                              ptx::mbarrier_done(full(turn), turn.parity()));
             if (!held) publish(tile, of);
         }
     }
@@ -360,7 +362,7 @@ struct ScoreRole {
             store_lse(p, unit, row() + 8 * half, row_lse(rows[half].maximum, sum));
         }
         __syncwarp();
-        if (thread % 32 == 0) ptx::mbarrier_arrive(shared + kBarrierFinal);
+        if (thread % 32 == 0) ptx::mbarrier_arrive(shared + kBarrierFinal + 8 * unit_parity);
     }
 
     __device__ __forceinline__ void run() {
@@ -371,6 +373,8 @@ struct ScoreRole {
         uint32_t unit_parity = 0;
         for (int32_t index = blockIdx.x; index < units; index += gridDim.x, unit_parity ^= 1) {
             if (index != blockIdx.x) unit = p.workspace.units[index];
+            // All four warps are through with the Q of the unit before.
+            if (index != blockIdx.x) ptx::named_barrier_sync(kScoreBarrier, 128);
             QueryRegisters q;
             load_q(p, unit, shared, thread, q, [&] {
                 if (index == blockIdx.x) ptx::named_barrier_arrive(kQueryBarrier, 256);
@@ -428,9 +432,10 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     const int32_t units = p.workspace.header->units;
     ptx::grid_dependency_wait();  // the partials may still be read by the step before
     Turn<kStages> turn{0};
-    uint32_t unit_parity = 0;
-    for (int32_t index = blockIdx.x; index < units; index += gridDim.x, unit_parity ^= 1) {
+    uint32_t unit_count = 0;
+    for (int32_t index = blockIdx.x; index < units; index += gridDim.x, ++unit_count) {
         if (index != blockIdx.x) unit = p.workspace.units[index];
+        const uint32_t unit_parity = unit_count & 1;
         float o[2][64];  // 128 columns each: one product cannot have 256 in a block of 512 threads
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys, ++turn.count) {
             const bool first = key == unit.key_begin;
@@ -464,7 +469,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
                 ptx::mbarrier_arrive(shared + kBarrierEmpty + 8 * turn.stage());
             }
         }
-        ptx::mbarrier_wait(shared + kBarrierFinal, unit_parity);
+        ptx::mbarrier_wait(shared + kBarrierFinal + 8 * unit_parity, unit_count >> 1 & 1);
         const float inverse[2] = {
             *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row),
             *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row + 8)};
@@ -489,7 +494,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         ptx::mbarrier_init(shared + kBarrierPFull, 4);
         ptx::mbarrier_init(shared + kBarrierPEmpty, 8);
-        ptx::mbarrier_init(shared + kBarrierFinal, 4);
+        for (int32_t parity = 0; parity < 2; ++parity)
+            ptx::mbarrier_init(shared + kBarrierFinal + 8 * parity, 4);
         ptx::mbarrier_init_fence();
     }
     __syncthreads();
