@@ -9,8 +9,6 @@ namespace kd::api {
 
 namespace {
 
-static_assert(kMlaWgmmaUnitKeys == kMlaWgmmaTileKeys);
-
 /// What the plan and the layers of a step have in common.
 struct Step {
     Device device;

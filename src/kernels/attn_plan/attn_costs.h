@@ -74,8 +74,9 @@ constexpr int32_t attn_token_bytes(const kdt_attn_shape& shape) {
 
 /// Keys of a key tile: units are whole tiles. Deterministic mode has its own, whatever runs.
 constexpr int32_t attn_tile_keys(const kdt_attn_shape& shape, AttnEngine engine) {
-    const bool mla_wgmma = shape.kind == KDT_ATTN_MLA && engine == AttnEngine::wgmma_sm90;
-    return mla_wgmma && shape.mode == KDT_ATTN_FAST ? kMlaWgmmaUnitKeys : kTileKeys;
+    const bool mla_wgmma = shape.kind == KDT_ATTN_MLA && shape.kv_format == KDT_KV_BF16 &&
+                           engine == AttnEngine::wgmma_sm90;
+    return mla_wgmma && shape.mode == KDT_ATTN_FAST ? kMlaWgmmaTileKeys : kTileKeys;
 }
 
 /// The least of them over all engines.

@@ -18,8 +18,8 @@ namespace kd {
 
 inline constexpr int32_t kTileRows = 64;
 inline constexpr int32_t kTileKeys = 64;
-/// Key tile of the MLA main loop on sm_90a, in fast mode.
-inline constexpr int32_t kMlaWgmmaUnitKeys = 48;
+/// Key tile of the bf16 MLA main loop on sm_90a: in fast mode it gets units of whole multiples.
+inline constexpr int32_t kMlaWgmmaTileKeys = 48;
 
 /// What one thread block works on at a time. Three kinds:
 ///   fast mode:           segment_keys 0, path_node -1: keys are the request's, key k < context a

@@ -11,8 +11,6 @@ namespace kd {
 
 inline constexpr int32_t kMlaLatent = 512;
 inline constexpr int32_t kMlaRope = 64;
-/// Keys that the sm_90a main loop takes at a time: it wants units of whole multiples.
-inline constexpr int32_t kMlaWgmmaTileKeys = 48;
 inline constexpr int32_t kMlaHeadDim = kMlaLatent + kMlaRope;
 
 /// Parameters of one launch, passed to the kernels by value.

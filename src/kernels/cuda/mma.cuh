@@ -8,8 +8,8 @@
 namespace kd::ptx {
 
 /// Four 8 x 8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8 and
-/// gets of matrix i, in words[i], row l / 4, columns 2 (l % 4) and the next.
-__device__ __forceinline__ void load_matrices(uint32_t (&words)[4], uint32_t address) {
+/// gets of matrix i, in words[i] (i < 4), row l / 4, columns 2 (l % 4) and the next.
+__device__ __forceinline__ void load_matrices(uint32_t* words, uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                  : "r"(address)
@@ -23,7 +23,7 @@ __device__ __forceinline__ void load_matrix_pair(uint32_t (&words)[2], uint32_t 
                  : "memory");
 }
 /// Four, transposed: rows 2 (l % 4) and the next, column l / 4.
-__device__ __forceinline__ void load_matrices_transposed(uint32_t (&words)[4], uint32_t address) {
+__device__ __forceinline__ void load_matrices_transposed(uint32_t* words, uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                  : "r"(address)

@@ -72,6 +72,63 @@ __device__ __forceinline__ bool mbarrier_done(uint32_t barrier, uint32_t parity)
     return done != 0;
 }
 
+// ---- shared memory by 32-bit address -----------------------------------------------------------
+
+__device__ __forceinline__ void store_shared(uint32_t address, uint4 value) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x),
+                 "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, float4 value) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value.x),
+                 "f"(value.y), "f"(value.z), "f"(value.w)
+                 : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, uint2 value) {
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y)
+                 : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, uint32_t value) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, float value) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+__device__ __forceinline__ uint4 load_shared_128(uint32_t address) {
+    uint4 value;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+__device__ __forceinline__ float4 load_shared_float4(uint32_t address) {
+    float4 value;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+__device__ __forceinline__ uint2 load_shared_64(uint32_t address) {
+    uint2 value;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(value.x), "=r"(value.y)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+__device__ __forceinline__ uint32_t load_shared_32(uint32_t address) {
+    uint32_t value;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
+}
+__device__ __forceinline__ float load_shared_float(uint32_t address) {
+    float value;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+    return value;
+}
+
 // ---- copies -----------------------------------------------------------------------------------
 
 /// 16 bytes from global to shared memory, past L1; zeros where !valid (then nothing is read).
@@ -99,6 +156,14 @@ __device__ __forceinline__ void prefetch_l2(const void* from, uint32_t bytes) {
 __device__ __forceinline__ void store_matrices(uint32_t to, uint32_t m0, uint32_t m1, uint32_t m2,
                                                uint32_t m3) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+                 : "memory");
+}
+
+/// The same, each matrix transposed.
+__device__ __forceinline__ void store_matrices_transposed(uint32_t to, uint32_t m0, uint32_t m1,
+                                                          uint32_t m2, uint32_t m3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
                  "r"(m0), "r"(m1), "r"(m2), "r"(m3)
                  : "memory");
 }
@@ -147,11 +212,6 @@ __device__ __forceinline__ uint32_t pack_f16(float low, float high) {
 __device__ __forceinline__ float exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-__device__ __forceinline__ float tanh_approx(float x) {
-    float y;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

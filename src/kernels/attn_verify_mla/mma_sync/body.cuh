@@ -49,8 +49,8 @@ __device__ __forceinline__ void finish_rows(const Destination& destination, int3
     sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2));
     if (at.lane % 4 != 0) return;
     const bool seen = state.maximum != -INFINITY;
-    store_shared(at.base + SharedPlan::kInverses + at.lane * 4 + at.warp * 4,
-                 seen ? __fdividef(value_scale, sum) : 0.0f);
+    ptx::store_shared(at.base + SharedPlan::kInverses + at.lane * 4 + at.warp * 4,
+                      seen ? __fdividef(value_scale, sum) : 0.0f);
     if (row >= rows || destination.lse == nullptr) return;
     constexpr float kLn2 = 0.693147180559945f;
     const float lse = seen ? __fadd_rn(state.maximum, __log2f(sum)) : -INFINITY;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_output(const OutputFragments<kRowTiles>& o
     const int32_t q = at.lane % 4;
 #pragma unroll
     for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-        const uint2 two = load_shared_64(at.base + SharedPlan::kInverses + g * 16 + tile * 8);
+        const uint2 two = ptx::load_shared_64(at.base + SharedPlan::kInverses + g * 16 + tile * 8);
         const float inverse[2] = {__uint_as_float(two.x), __uint_as_float(two.y)};
 #pragma unroll
         for (int32_t part = 0; part < 2; ++part) {
@@ -81,14 +81,14 @@ __device__ __forceinline__ void store_output(const OutputFragments<kRowTiles>& o
                     const float* b = out[tile][part * (kValueTiles / 2) + n + 1] + 2 * half;
                     const int32_t row = g + 8 * half;
                     if constexpr (CacheRow<kFormat>::kFp8) {  // columns 4q .. 4q + 3 of 16
-                        store_shared(staging + staged_offset(row, n + q / 2) + 8 * (q % 2),
-                                     make_uint2(ptx::pack_bf16(a[0] * by, b[0] * by),
-                                                ptx::pack_bf16(a[1] * by, b[1] * by)));
+                        ptx::store_shared(staging + staged_offset(row, n + q / 2) + 8 * (q % 2),
+                                          make_uint2(ptx::pack_bf16(a[0] * by, b[0] * by),
+                                                     ptx::pack_bf16(a[1] * by, b[1] * by)));
                     } else {  // columns 2q, 2q + 1 of 8 and of the next 8
-                        store_shared(staging + staged_offset(row, n) + 4 * q,
-                                     ptx::pack_bf16(a[0] * by, a[1] * by));
-                        store_shared(staging + staged_offset(row, n + 1) + 4 * q,
-                                     ptx::pack_bf16(b[0] * by, b[1] * by));
+                        ptx::store_shared(staging + staged_offset(row, n) + 4 * q,
+                                          ptx::pack_bf16(a[0] * by, a[1] * by));
+                        ptx::store_shared(staging + staged_offset(row, n + 1) + 4 * q,
+                                          ptx::pack_bf16(b[0] * by, b[1] * by));
                     }
                 }
             }
@@ -97,7 +97,7 @@ __device__ __forceinline__ void store_output(const OutputFragments<kRowTiles>& o
             for (int32_t i = 0; i < 4; ++i) {
                 const int32_t row = 4 * i + at.lane / 8;
                 const int32_t chunk = at.lane % 8;
-                const uint4 piece = load_shared_128(staging + staged_offset(row, chunk));
+                const uint4 piece = ptx::load_shared_128(staging + staged_offset(row, chunk));
                 const int32_t in_unit = first_row + 16 * tile + row;
                 if (in_unit < rows)
                     store_global(destination.out + int64_t{in_unit} * kMlaLatent +
@@ -118,7 +118,7 @@ __device__ __forceinline__ int32_t first_row_of(const WorkUnit& unit, int32_t gr
 }
 /// The unit that this warp works on, kept in shared memory for want of registers.
 __device__ __forceinline__ int32_t current_unit(const Place& at) {
-    return static_cast<int32_t>(load_shared_32(at.base + SharedPlan::kUnit + 4 * at.warp));
+    return static_cast<int32_t>(ptx::load_shared_32(at.base + SharedPlan::kUnit + 4 * at.warp));
 }
 
 /// A group's share of a unit: its rows [first_row, first_row + 16 kRowTiles) of the unit.
@@ -150,8 +150,8 @@ __device__ __forceinline__ void attend(const AttnVerifyMlaParams& params,
         }
         unmasked_end = __reduce_min_sync(kAllLanes, unmasked_end);
         if (at.lane == 0)
-            store_shared(at.base + SharedPlan::kUnmaskedEnd + 4 * at.warp,
-                         static_cast<uint32_t>(unmasked_end));
+            ptx::store_shared(at.base + SharedPlan::kUnmaskedEnd + 4 * at.warp,
+                              static_cast<uint32_t>(unmasked_end));
         store_state(row_state(at), {.maximum = -INFINITY, .sum = 0.0f});
         __syncwarp();
     }
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         const Place at = Place::now(shared);
         __syncwarp();
         if (at.lane == 0)
-            store_shared(at.base + SharedPlan::kUnit + 4 * at.warp, static_cast<uint32_t>(u));
+            ptx::store_shared(at.base + SharedPlan::kUnit + 4 * at.warp, static_cast<uint32_t>(u));
         __syncwarp();
         const int32_t first_row = first_row_of(unit, at.group);
         const int32_t rows = unit.rows - first_row;

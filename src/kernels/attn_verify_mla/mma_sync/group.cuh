@@ -111,8 +111,8 @@ __device__ __forceinline__ void read_query(QueryFragments<kRowTiles>& query, int
             } else {
                 uint32_t words[4];
                 ptx::load_matrices(words, from);
-                store_shared(shared_query(part, step, at),
-                             make_uint4(words[0], words[1], words[2], words[3]));
+                ptx::store_shared(shared_query(part, step, at),
+                                  make_uint4(words[0], words[1], words[2], words[3]));
             }
         }
     } else {
@@ -124,20 +124,20 @@ __device__ __forceinline__ void read_query(QueryFragments<kRowTiles>& query, int
         for (int32_t step = 0; step < kQuerySteps; ++step) {
             uint2 words;
             if (step < kLatentSteps || CacheRow<kFormat>::kFp8Rope) {
-                const uint2 four =
-                    load_shared_64((step < kLatentSteps ? latent + step * 32 : rope) + row + q * 8);
+                const uint2 four = ptx::load_shared_64(
+                    (step < kLatentSteps ? latent + step * 32 : rope) + row + q * 8);
                 words = make_uint2(ptx::bf16_to_f16(four.x), ptx::bf16_to_f16(four.y));
             } else {
-                words = make_uint2(load_shared_32(rope + row + q * 4),
-                                   load_shared_32(rope + row + q * 4 + 16));
+                words = make_uint2(ptx::load_shared_32(rope + row + q * 4),
+                                   ptx::load_shared_32(rope + row + q * 4 + 16));
             }
             if (step < kRegisterSteps) {
                 query[tile][step][half] = words.x;
                 query[tile][step][2 + half] = words.y;
             } else {
                 const uint32_t to = shared_query(tile, step, at) + 4 * half;
-                store_shared(to, words.x);
-                store_shared(to + 8, words.y);
+                ptx::store_shared(to, words.x);
+                ptx::store_shared(to + 8, words.y);
             }
         }
     }
@@ -155,7 +155,7 @@ __device__ __forceinline__ void multiply_step(ScoreFragments<kRowTiles>& scores,
 #pragma unroll
             for (int32_t i = 0; i < 4; ++i) a[i] = query[tile][step][i];
         } else {
-            const uint4 words = load_shared_128(shared_query(tile, step, at));
+            const uint4 words = ptx::load_shared_128(shared_query(tile, step, at));
             a[0] = words.x;
             a[1] = words.y;
             a[2] = words.z;
@@ -171,7 +171,7 @@ __device__ __forceinline__ float2 row_scales(uint32_t stage, int32_t first, cons
     using Row = CacheRow<KDT_KV_FP8_MLA656>;
     const uint32_t from =
         stage + (first + 2 * (at.lane % 4)) * Row::kStride + Row::kScales + 4 * at.warp;
-    return make_float2(load_shared_float(from), load_shared_float(from + Row::kStride));
+    return make_float2(ptx::load_shared_float(from), ptx::load_shared_float(from + Row::kStride));
 }
 
 /// scores = this warp's share of Q K^T: 16 rows a tile x 16 keys (two tiles of 8).
@@ -244,8 +244,8 @@ __device__ __forceinline__ void write_scores(const ScoreFragments<kRowTiles>& sc
     for (int32_t owner = 0; owner < 2 * kRowTiles; ++owner) {
         const float(&s)[2][4] = scores[owner / 2];
         const int32_t half = 2 * (owner % 2);
-        store_shared(to + owner * SharedPlan::kOwnerScoreBytes,
-                     make_float4(s[0][half], s[0][half + 1], s[1][half], s[1][half + 1]));
+        ptx::store_shared(to + owner * SharedPlan::kOwnerScoreBytes,
+                          make_float4(s[0][half], s[0][half + 1], s[1][half], s[1][half + 1]));
     }
 }
 
@@ -261,7 +261,7 @@ struct ProbFragments {
                                                 tile * 16 * SharedPlan::kProbStride +
                                                 row_offset(at.lane, SharedPlan::kProbStride));
             const uint2 two =
-                load_shared_64(at.base + SharedPlan::kFactors + (at.lane / 4) * 16 + tile * 8);
+                ptx::load_shared_64(at.base + SharedPlan::kFactors + (at.lane / 4) * 16 + tile * 8);
             factor[2 * tile] = __uint_as_float(two.x);
             factor[2 * tile + 1] = __uint_as_float(two.y);
         }
@@ -345,11 +345,11 @@ __device__ __forceinline__ uint32_t row_state(const Place& at) {
     return at.base + SharedPlan::kStates + (32 * at.warp + at.lane) * 8;
 }
 __device__ __forceinline__ RowState load_state(uint32_t from) {
-    const uint2 words = load_shared_64(from);
+    const uint2 words = ptx::load_shared_64(from);
     return {.maximum = __uint_as_float(words.x), .sum = __uint_as_float(words.y)};
 }
 __device__ __forceinline__ void store_state(uint32_t to, const RowState& state) {
-    store_shared(to, make_uint2(__float_as_uint(state.maximum), __float_as_uint(state.sum)));
+    ptx::store_shared(to, make_uint2(__float_as_uint(state.maximum), __float_as_uint(state.sum)));
 }
 /// What this lane's own row sees.
 __device__ __forceinline__ RowVisibility* row_visibility(const Place& at) {
@@ -370,7 +370,7 @@ __device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
     float4 part[kGroupWarps];
 #pragma unroll
     for (int32_t writer = 0; writer < kGroupWarps; ++writer)
-        part[writer] = load_shared_float4(from + writer * SharedPlan::kWarpScoreBytes);
+        part[writer] = ptx::load_shared_float4(from + writer * SharedPlan::kWarpScoreBytes);
     float score[4] = {__fadd_rn(__fadd_rn(part[0].x, part[1].x), __fadd_rn(part[2].x, part[3].x)),
                       __fadd_rn(__fadd_rn(part[0].y, part[1].y), __fadd_rn(part[2].y, part[3].y)),
                       __fadd_rn(__fadd_rn(part[0].z, part[1].z), __fadd_rn(part[2].z, part[3].z)),
@@ -388,7 +388,7 @@ __device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
         }
     }
     const int32_t unmasked_end =
-        static_cast<int32_t>(load_shared_32(at.base + SharedPlan::kUnmaskedEnd + 4 * at.warp));
+        static_cast<int32_t>(ptx::load_shared_32(at.base + SharedPlan::kUnmaskedEnd + 4 * at.warp));
     if (key + kStepKeys > unmasked_end) {
         const RowVisibility visibility = *row_visibility(at);
         const int32_t first = key + 2 * (at.lane % 4);
@@ -420,10 +420,11 @@ __device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
     constexpr bool kF16 = CacheRow<kFormat>::kFp8;
 #pragma unroll
     for (int32_t keys = 0; keys < 2; ++keys)
-        store_shared(to + 16 * keys, kF16 ? ptx::pack_f16(prob[2 * keys], prob[2 * keys + 1])
-                                          : ptx::pack_bf16(prob[2 * keys], prob[2 * keys + 1]));
+        ptx::store_shared(to + 16 * keys, kF16
+                                              ? ptx::pack_f16(prob[2 * keys], prob[2 * keys + 1])
+                                              : ptx::pack_bf16(prob[2 * keys], prob[2 * keys + 1]));
     if (at.lane % 4 == 0)
-        store_shared(at.base + SharedPlan::kFactors + at.lane * 4 + at.warp * 4, factor);
+        ptx::store_shared(at.base + SharedPlan::kFactors + at.lane * 4 + at.warp * 4, factor);
 }
 
 }  // namespace kd::mla_mma

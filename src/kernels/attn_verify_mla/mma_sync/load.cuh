@@ -26,7 +26,7 @@ __device__ __forceinline__ void clear_rows(uint32_t stage, int32_t stride, int32
         const uint32_t row = stage + (__ffs(static_cast<int32_t>(rows)) - 1) * stride;
 #pragma unroll 1
         for (int32_t byte = lane * 16; byte < row_bytes; byte += 32 * 16)
-            store_shared(row + byte, make_uint4(0, 0, 0, 0));
+            ptx::store_shared(row + byte, make_uint4(0, 0, 0, 0));
     }
     ptx::fence_async_proxy();
     __syncwarp();

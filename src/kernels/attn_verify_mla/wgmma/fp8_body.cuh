@@ -18,16 +18,16 @@ template <kdt_kv_format kFormat>
 __device__ __forceinline__ void value_operands(uint32_t from, const uint32_t (&scales)[4],
                                                TwoA& a) {
     uint32_t words[4];
-    load_matrices_transposed(words, from);
+    ptx::load_matrices_transposed(words, from);
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
         uint32_t& even = a[i / 2][i % 2 * 2];
         uint32_t& odd = a[i / 2][i % 2 * 2 + 1];
         // key 2q dimensions 2g, 2g + 1, key 2q + 1 likewise -> by dimension
-        widen_e4m3(__byte_perm(words[i], 0, 0x3120), even, odd);
+        ptx::widen_e4m3(__byte_perm(words[i], 0, 0x3120), even, odd);
         if constexpr (Fp8Row<kFormat>::kScaled) {
-            even = multiply_f16(even, scales[i]);
-            odd = multiply_f16(odd, scales[i]);
+            even = ptx::multiply_f16(even, scales[i]);
+            odd = ptx::multiply_f16(odd, scales[i]);
         }
     }
 }
@@ -59,8 +59,8 @@ __device__ __forceinline__ void multiply_values(uint32_t values, uint32_t scales
                 for (int32_t i = 0; i < 4; ++i) {
                     const uint32_t at =
                         scales + (keys + 8 * i + lane % 4 * 2) * Row::kStride + block / 2 * 4;
-                    by[i] =
-                        ptx::pack_f16(load_shared_float(at), load_shared_float(at + Row::kStride));
+                    by[i] = ptx::pack_f16(ptx::load_shared_float(at),
+                                          ptx::load_shared_float(at + Row::kStride));
                 }
             }
         }
@@ -69,8 +69,8 @@ __device__ __forceinline__ void multiply_values(uint32_t values, uint32_t scales
         wgmma::fence();
 #pragma unroll
         for (int32_t step = 0; step < 2; ++step)
-            rs_n64_f16(o[block], of[step], p_tile + (keys / 16 + step) * 2,
-                       !first || keys + step > 0);
+            wgmma::rs_n64<true>(o[block], of[step], p_tile + (keys / 16 + step) * 2,
+                                !first || keys + step > 0);
         wgmma::commit();
     }
     wgmma::wait<0>();
@@ -210,8 +210,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <kdt_kv_format kFormat>
 cudaError_t launch(const AttnVerifyMlaParams& params, int32_t multiprocessors,
                    cudaStream_t stream) {
-    return launch_overlapped(attn_verify_mla_wgmma_fp8_kernel<kFormat>, params, multiprocessors,
-                             Fp8Plan<kFormat>::kRequestBytes, stream);
+    return launch_overlapped(attn_verify_mla_wgmma_fp8_kernel<kFormat>, multiprocessors, kThreads,
+                             Fp8Plan<kFormat>::kRequestBytes, stream, params);
 }
 
 }  // namespace kd::mla_wgmma

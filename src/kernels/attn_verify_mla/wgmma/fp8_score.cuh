@@ -88,18 +88,18 @@ struct Fp8ScoreRole {
 #pragma unroll 2
         for (int32_t i = thread; i < count; i += 128) {
             const uint32_t to = place(i);
-            const uint4 a = load_shared(to);
-            const uint4 b = load_shared(to ^ 16);
+            const uint4 a = ptx::load_shared_128(to);
+            const uint4 b = ptx::load_shared_128(to ^ 16);
             uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
-            for (uint32_t& word : w) word = bf16_to_f16(word);
+            for (uint32_t& word : w) word = ptx::bf16_to_f16(word);
             const bool natural = Row::kScaled && i % kBlocks >= kMlaLatent / 16;  // bf16 rope
             if (natural) {
-                store_shared(to, make_uint4(w[0], w[1], w[2], w[3]));
-                store_shared(to ^ 16, make_uint4(w[4], w[5], w[6], w[7]));
+                ptx::store_shared(to, make_uint4(w[0], w[1], w[2], w[3]));
+                ptx::store_shared(to ^ 16, make_uint4(w[4], w[5], w[6], w[7]));
             } else {
-                store_shared(to, make_uint4(w[0], w[2], w[4], w[6]));
-                store_shared(to ^ 16, make_uint4(w[1], w[3], w[5], w[7]));
+                ptx::store_shared(to, make_uint4(w[0], w[2], w[4], w[6]));
+                ptx::store_shared(to ^ 16, make_uint4(w[1], w[3], w[5], w[7]));
             }
         }
         ptx::fence_async_proxy();
@@ -123,10 +123,10 @@ struct Fp8ScoreRole {
         if (Row::kScaled && chunk == kChunks - 1) {
 #pragma unroll
             for (int32_t step = 0; step < 4; ++step)
-                load_matrices(words + 4 * step, from + Row::kRope + step * 32);
+                ptx::load_matrices(words + 4 * step, from + Row::kRope + step * 32);
         } else {
-            load_matrices(words, from + chunk * 64);
-            load_matrices(words + 4, from + chunk * 64 + 32);
+            ptx::load_matrices(words, from + chunk * 64);
+            ptx::load_matrices(words + 4, from + chunk * 64 + 32);
         }
     }
     /// `scales`: f16 pairs, of keys g and g + 8.
@@ -135,19 +135,19 @@ struct Fp8ScoreRole {
 #pragma unroll
         for (int32_t step = 0; step < 4; ++step) {
             if (bf16) {
-                a[step][0] = bf16_to_f16(words[4 * step]);
-                a[step][1] = bf16_to_f16(words[4 * step + 2]);
-                a[step][2] = bf16_to_f16(words[4 * step + 1]);
-                a[step][3] = bf16_to_f16(words[4 * step + 3]);
+                a[step][0] = ptx::bf16_to_f16(words[4 * step]);
+                a[step][1] = ptx::bf16_to_f16(words[4 * step + 2]);
+                a[step][2] = ptx::bf16_to_f16(words[4 * step + 1]);
+                a[step][3] = ptx::bf16_to_f16(words[4 * step + 3]);
                 continue;
             }
             const uint32_t* const pair = words + step / 2 * 4 + step % 2;
-            widen_e4m3(pair[0], a[step][0], a[step][2]);
-            widen_e4m3(pair[2], a[step][1], a[step][3]);
+            ptx::widen_e4m3(pair[0], a[step][0], a[step][2]);
+            ptx::widen_e4m3(pair[2], a[step][1], a[step][3]);
             if constexpr (Row::kScaled) {
 #pragma unroll
                 for (int32_t i = 0; i < 4; ++i)
-                    a[step][i] = multiply_f16(a[step][i], scales[i % 2]);
+                    a[step][i] = ptx::multiply_f16(a[step][i], scales[i % 2]);
             }
         }
     }
@@ -159,7 +159,7 @@ struct Fp8ScoreRole {
 #pragma unroll
             for (int32_t i = 0; i < 2; ++i) {
                 const uint4 four =
-                    load_shared(keys + (lane() / 4 + 8 * i) * Row::kStride + kFp8Scales);
+                    ptx::load_shared_128(keys + (lane() / 4 + 8 * i) * Row::kStride + kFp8Scales);
                 const uint32_t words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
                 for (int32_t group = 0; group < 4; ++group) {
@@ -183,8 +183,8 @@ struct Fp8ScoreRole {
             wgmma::fence();
 #pragma unroll
             for (int32_t step = 0; step < 4; ++step)
-                rs_n64_f16(s, of[step], query + chunk * (kQChunkBytes >> 4) + step * 2,
-                           chunk + step > 0);
+                wgmma::rs_n64<true>(s, of[step], query + chunk * (kQChunkBytes >> 4) + step * 2,
+                                    chunk + step > 0);
             wgmma::commit();
             if (chunk + 1 < kChunks) read_keys(keys, chunk + 1, words);
         }
@@ -282,7 +282,8 @@ struct Fp8ScoreRole {
                 words[2 * i] = ptx::pack_f16(x[0], x[1]);
                 words[2 * i + 1] = ptx::pack_f16(x[2], x[3]);
             }
-            store_matrices_transposed(to + j * 8 * 128, words[0], words[1], words[2], words[3]);
+            ptx::store_matrices_transposed(to + j * 8 * 128, words[0], words[1], words[2],
+                                           words[3]);
         }
         ptx::fence_async_proxy();
         __syncwarp();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attn_verify_mla/attn_verify_mla.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -160,26 +161,5 @@ __device__ __forceinline__ void store_lse(const AttnVerifyMlaParams& p, const Wo
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
-
-/// Launches on one block a multiprocessor, beside the end of what was launched before.
-template <class Kernel>
-cudaError_t launch_overlapped(Kernel kernel, const AttnVerifyMlaParams& params,
-                              int32_t multiprocessors, int32_t shared_bytes, cudaStream_t stream) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-    if (status != cudaSuccess) return status;
-
-    cudaLaunchAttribute overlap;
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(multiprocessors);
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, params);
-}
 
 }  // namespace kd::mla_wgmma
