@@ -259,7 +259,11 @@ def main(arguments: list[str]) -> int:
     if not contenders:
         print("error: there is nothing to measure", file=sys.stderr)
         return 1
-    report = load(options.json) or new_report(contenders)
+    fresh = new_report(contenders)
+    report = load(options.json) or fresh
+    if fault := of_another_run(report, fresh):
+        print(f"error: {options.json}: {fault}", file=sys.stderr)
+        return 1
     major, minor = torch.cuda.get_device_capability()
     print(f"\n{'H x T':>7}{'B':>6}{'context':>8}  {'':<16}{'mask':<7}{'pg':>3}{'us':>11}{'min':>11}"
           f"{'iqr':>8}{'x floor':>8}{'ratio':>8}{'rel L2':>10}")
@@ -281,6 +285,14 @@ def main(arguments: list[str]) -> int:
             contender.__dict__.pop("data", None)
         del runners, ours
     return 0 if right else 1
+
+
+def of_another_run(report: dict, fresh: dict) -> str | None:
+    """Why rows measured now do not belong into `report`; None: they do."""
+    for what in ("commit", "device"):
+        if report.get(what) != fresh[what]:
+            return f"its {what} is {report.get(what)}, here it is {fresh[what]}"
+    return None
 
 
 def new_report(contenders: list) -> dict:

@@ -119,6 +119,14 @@ class Peers(unittest.TestCase):
             with self.assertRaises(SystemExit):
                 peers.load(path)
 
+    def test_rows_of_another_build_or_card_are_refused(self):
+        fresh = {"commit": "abc", "device": "card", "rows": []}
+        self.assertIsNone(peers.of_another_run(dict(fresh), fresh))
+        self.assertEqual(peers.of_another_run(fresh | {"commit": "abd"}, fresh),
+                         "its commit is abd, here it is abc")
+        self.assertEqual(peers.of_another_run(fresh | {"device": "other"}, fresh),
+                         "its device is other, here it is card")
+
 
 if __name__ == "__main__":
     unittest.main()
