@@ -24,6 +24,8 @@ std::string_view name_of(FinishReason reason) {
             return "length";
         case FinishReason::abort:
             return "abort";
+        case FinishReason::error:
+            return "error";
     }
     return "?";
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +19,26 @@ namespace kd {
 
 using RequestId = uint64_t;
 
+/// Which tokens may follow `answer`, the emitted tokens on the path of one tree node. allowed
+/// [ceil(vocabulary / 32)]: bit t % 32 of word t / 32 stands for token t; all are set at first.
+/// Must be a function of its argument alone. Called by the thread that steps. What it throws ends
+/// the request with FinishReason::error.
+using LogitMask = std::function<void(std::span<const int32_t> answer, std::span<uint32_t> allowed)>;
+
+/// Most tokens listed for one position.
+inline constexpr int32_t kMaxTopLogprobs = 128;
+
+/// Log-probabilities are natural and those of the target's own distribution: before temperature,
+/// penalties, bias and masks.
+struct TokenLogprob {
+    int32_t token = 0;
+    float logprob = 0.0f;
+};
+struct PositionLogprobs {
+    float logprob = 0.0f;           // of the token that stands there
+    std::vector<TokenLogprob> top;  // the most likely ones, by (logprob descending, id ascending)
+};
+
 struct Request {
     std::vector<int32_t> prompt;  // at least one token
     SamplingParams sampling;
@@ -24,9 +46,15 @@ struct Request {
     std::vector<std::string> stop;
     Speculation speculation;
     std::vector<int32_t> known_continuation;  // for the oracle drafter
+    std::vector<LogitBias> logit_bias;        // distinct tokens
+    LogitMask logit_mask;                     // empty: every token is allowed
+    int32_t top_logprobs = -1;     // of emitted tokens: how many to list; -1: no logprobs at all
+    int32_t prompt_logprobs = -1;  // the same for the prompt's tokens from the second on
+    bool prompt_only = false;      // ends with the prompt; nothing is generated (scoring)
 };
 
-enum class FinishReason : uint8_t { none, stop, length, abort };
+/// `length` is also the end of a request with prompt_only.
+enum class FinishReason : uint8_t { none, stop, length, abort, error };
 std::string_view name_of(FinishReason reason);
 
 /// What one session did so far. Seconds of the rounds it took part in.
@@ -43,9 +71,12 @@ struct SessionStats {
 
 /// What is new since the last poll.
 struct Delta {
-    std::vector<int32_t> ids;  // emitted tokens, a stop token included
-    std::string text;          // whole characters, ended before any stop string
+    std::vector<int32_t> ids;                // emitted tokens, a stop token included
+    std::string text;                        // whole characters, ended before any stop string
+    std::vector<PositionLogprobs> logprobs;  // [ids] where the request asked for them
+    std::vector<PositionLogprobs> prompt_logprobs;  // of prompt tokens 1, 2, ...; each once
     FinishReason finish = FinishReason::none;
+    std::string error;  // one line; with FinishReason::error
     SessionStats stats;
 };
 
