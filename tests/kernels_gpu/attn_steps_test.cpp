@@ -1,5 +1,7 @@
 // Tree-verify attention as a server uses it: captured once and replayed for every step, cut into
 // any number of parts, repeated thousands of times.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "attn_device.h"
@@ -216,6 +218,75 @@ TEST_F(AttnSplits, OfGqaAgree) {
         test.step.seed = 62;
         AttnDeviceCase on_device(make_attn_verify_gqa_cuda_inputs(test));
         split_every_way(on_device);
+    }
+}
+
+class AttnNan : public AttnGpuTest {};
+
+/// A slot of the pool that no row of the step was given: NaN.
+int32_t unused_slot(const AttnStep& step) {
+    std::vector<bool> used(static_cast<size_t>(step.slots));
+    for (const CaseRow& row : step.rows) used[static_cast<size_t>(row.slot)] = true;
+    return static_cast<int32_t>(std::ranges::find(used, false) - used.begin());
+}
+
+bool is_nan_bf16(uint16_t bits) {
+    return (bits & 0x7fff) > 0x7f80;
+}
+
+/// One key of request 0 is NaN, in the middle of its context: all of its rows see it, those of the
+/// other requests do not.
+void spoil_one_key(AttnDeviceCase& on_device) {
+    AttnStep step = on_device.step();
+    const int32_t slot = unused_slot(step);
+    ASSERT_LT(slot, step.slots);
+    const auto first = step.pages_start.empty() ? 0 : static_cast<size_t>(step.pages_start[0]);
+    step.pages[first + static_cast<size_t>(step.context[0] / 2)] = slot;
+    const int64_t spoilt = int64_t{step.node_start[1]} * on_device.shape().heads;
+    on_device.set_step(std::move(step));
+    for_each_variant([&](kdt_attn_path path, kdt_attn_mode mode) {
+        std::optional<kdt_attn_shape> shape = shape_of(on_device, path, mode);
+        ASSERT_TRUE(shape);
+        for (const int32_t splits :
+             mode == KDT_ATTN_FAST ? std::vector{1, 2, 5, 0} : std::vector{0}) {
+            SCOPED_TRACE(testing::Message() << splits << " splits");
+            shape->splits = splits;
+            if (!served(on_device, *shape)) return;
+            const AttnRun run = run_attn(on_device, *shape);
+            ASSERT_EQ(run.status, KDT_OK) << run.message;
+            const auto nan_values = std::ranges::count_if(run.out, is_nan_bf16);
+            EXPECT_EQ(nan_values, spoilt * on_device.value_dim());
+            EXPECT_EQ(std::ranges::count_if(run.lse, [](float x) { return std::isnan(x); }),
+                      spoilt);
+            EXPECT_TRUE(is_nan_bf16(run.out.front()));
+        }
+    });
+}
+
+TEST_F(AttnNan, OfOneKeyShowsInEveryRowThatSeesIt) {
+    AttnStepCase step;
+    step.requests = {{1000, 9, CaseTree::random, CaseTail::light},
+                     {300, 3, CaseTree::chain, CaseTail::light}};
+    step.deepest = 6;
+    for (const kdt_kv_format format : {KDT_KV_BF16, KDT_KV_FP8, KDT_KV_FP8_MLA656}) {
+        SCOPED_TRACE(format);
+        AttnVerifyMlaCase test;
+        test.heads = 8;
+        test.format = format;
+        test.step = step;
+        AttnDeviceCase on_device(make_attn_verify_mla_inputs(test));
+        spoil_one_key(on_device);
+    }
+    for (const int32_t dim : {64, 128}) {
+        for (const kdt_kv_format format : {KDT_KV_BF16, KDT_KV_FP8}) {
+            SCOPED_TRACE(testing::Message() << "dim " << dim << ", format " << format);
+            AttnVerifyGqaCudaCase test;
+            test.head_dim = dim;
+            test.format = format;
+            test.step = step;
+            AttnDeviceCase on_device(make_attn_verify_gqa_cuda_inputs(test));
+            spoil_one_key(on_device);
+        }
     }
 }
 

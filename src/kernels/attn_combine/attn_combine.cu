@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce) attn_combine_kernel(C
         float weights = merged.weights;
         if (alone) {  // one chunk a row: no slots
             if (out_row >= 0 && has_columns) {
-                const float inverse = weights > 0 ? __fdividef(1, weights) : 0.0f;
+                const float inverse = weights != 0 ? __fdividef(1, weights) : 0.0f;
                 *reinterpret_cast<uint4*>(out) =
                     make_uint4(scaled_pair(v[0], v[1], inverse), scaled_pair(v[2], v[3], inverse),
                                scaled_pair(v[4], v[5], inverse), scaled_pair(v[6], v[7], inverse));
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce) attn_combine_kernel(C
                     }
                 }
                 if (has_columns) {
-                    const float inverse = weights > 0 ? __fdividef(1, weights) : 0.0f;
+                    const float inverse = weights != 0 ? __fdividef(1, weights) : 0.0f;
                     *reinterpret_cast<uint2*>(out + 4 * chunk) = make_uint2(
                         scaled_pair(sum.x, sum.y, inverse), scaled_pair(sum.z, sum.w, inverse));
                 }
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce) attn_combine_kernel(C
         }
         if (args.lse != nullptr && out_row >= 0 && chunk == 0 && lane == 0 && slice == 0) {
             args.lse[out_row] =
-                weights > 0 ? (largest + __log2f(weights)) * kLn2 : minus_infinity();
+                weights != 0 ? (largest + __log2f(weights)) * kLn2 : minus_infinity();
         }
 
         index += item_stride;

@@ -184,6 +184,22 @@ __device__ __forceinline__ void named_barrier_arrive(int32_t id, int32_t threads
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// As named_barrier_sync(); true for all if `vote` is for any of the threads.
+__device__ __forceinline__ bool named_barrier_any(int32_t id, int32_t threads, bool vote) {
+    int32_t any;
+    asm volatile(
+        "{\n"
+        ".reg .pred own, all;\n"
+        "setp.ne.s32 own, %1, 0;\n"
+        "bar.red.or.pred all, %2, %3, own;\n"
+        "selp.s32 %0, 1, 0, all;\n"
+        "}\n"
+        : "=r"(any)
+        : "r"(static_cast<int32_t>(vote)), "r"(id), "r"(threads)
+        : "memory");
+    return any != 0;
+}
+
 // ---- registers --------------------------------------------------------------------------------
 
 template <int kRegisters>

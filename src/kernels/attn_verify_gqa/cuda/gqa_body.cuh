@@ -173,8 +173,11 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                     soften(tile);
                     wgmma::touch(s);
                     wgmma::touch(running.sum);
-                    // This branch also keeps the compiler from moving the softmax behind the wait.
-                    if (rescaled()) {
+                    // The warpgroup's vote: a wait has to be taken by all of its warps. And a
+                    // branch, because it keeps the compiler from moving the softmax behind the
+                    // wait.
+                    if (ptx::named_barrier_any(group_barrier, kGroupThreads,
+                                               rescale[0] != 1.0f || rescale[1] != 1.0f)) {
                         wgmma::wait<0>();
                         wgmma::touch(o);
                         rescale_outputs();

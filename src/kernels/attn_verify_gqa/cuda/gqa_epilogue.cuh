@@ -212,7 +212,7 @@ __device__ __forceinline__ void merge_and_store(const AttnVerifyGqaCudaParams& p
         const float base = top == -INFINITY ? 0.0f : top;
         const float sum =
             a.sum * ptx::exp2_approx(a.max - base) + b.sum * ptx::exp2_approx(b.max - base);
-        const bool seen = sum > 0;
+        const bool seen = sum != 0;  // NaN was seen, and goes on
         lse[i] = seen ? base + __log2f(sum) : -INFINITY;
         const float inverse = seen ? (Config::kFp8 ? params.v_scale : 1.0f) / sum : 0.0f;
         factor[i] = ptx::exp2_approx(running.max[i] - base) * inverse;
@@ -265,7 +265,7 @@ __device__ __forceinline__ void normalise_and_store(const AttnVerifyGqaCudaParam
         float sum = running.sum[i];
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
-        const bool seen = sum > 0;
+        const bool seen = sum != 0;  // NaN was seen, and goes on
         lse[i] = seen ? running.max[i] + __log2f(sum) : -INFINITY;
         const float factor = seen ? (Config::kFp8 ? params.v_scale : 1.0f) / sum : 0.0f;
 #pragma unroll

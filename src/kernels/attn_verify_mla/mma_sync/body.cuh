@@ -48,7 +48,7 @@ __device__ __forceinline__ void finish_rows(const Destination& destination, int3
     sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 1));
     sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2));
     if (at.lane % 4 != 0) return;
-    const bool seen = state.maximum != -INFINITY;
+    const bool seen = sum != 0.0f;  // NaN was seen, and goes on
     ptx::store_shared(at.base + SharedPlan::kInverses + at.lane * 4 + at.warp * 4,
                       seen ? __fdividef(value_scale, sum) : 0.0f);
     if (row >= rows || destination.lse == nullptr) return;
