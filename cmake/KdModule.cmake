@@ -1,5 +1,27 @@
 # kd_module(NAME LIBRARIES ...): a static library kd_NAME of every .cpp below src/NAME.
 # kd_compile_options(TARGET): the flags of our own code.
+# kd_c_compile_options(TARGET): the same for what is written in C against include/kdtree.
+
+# Every part of a program needs the same sanitizer.
+function(kd_sanitize target)
+  if(NOT KDTREE_SANITIZE)
+    return()
+  elseif(KDTREE_SANITIZE STREQUAL "thread")
+    set(options -fsanitize=thread)
+  elseif(KDTREE_SANITIZE STREQUAL "address" OR KDTREE_SANITIZE STREQUAL "ON")
+    set(options -fsanitize=address,undefined -fno-sanitize-recover=undefined)
+  else()
+    message(FATAL_ERROR "KDTREE_SANITIZE is ${KDTREE_SANITIZE}, not OFF, address or thread")
+  endif()
+  target_compile_options(${target} PRIVATE ${options} -fno-omit-frame-pointer)
+  target_link_options(${target} PRIVATE ${options})
+endfunction()
+
+function(kd_c_compile_options target)
+  set_target_properties(${target} PROPERTIES C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Werror)
+  kd_sanitize(${target})
+endfunction()
 
 function(kd_compile_options target)
   target_compile_options(${target} PRIVATE
@@ -9,20 +31,31 @@ function(kd_compile_options target)
     # A product and a sum are two roundings unless the source says fma: the same on every machine.
     -ffp-contract=off)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  kd_sanitize(${target})
+  # GCC 12 sees overlaps in std::string that are not there (GCC bug 105651).
   if(KDTREE_SANITIZE)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+  endif()
+  if(KDTREE_FUZZ)
+    # PUBLIC at link time: whatever uses an instrumented archive needs the sanitizers' run time.
+    set(sanitizers address,undefined)
     target_compile_options(${target} PRIVATE
-      -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-      -Wno-restrict)  # GCC 12 sees overlaps in std::string that are not there (GCC bug 105651)
-    target_link_options(${target} PRIVATE -fsanitize=address,undefined)
+      -fsanitize=fuzzer-no-link,${sanitizers} -fno-sanitize-recover=undefined
+      -fno-omit-frame-pointer
+      -Wno-shadow)  # clang sees one in a constructor's parameters named as a field, GCC does not
+    target_link_options(${target} PUBLIC -fsanitize=${sanitizers})
   endif()
 endfunction()
 
 function(kd_module name)
   cmake_parse_arguments(ARG "" "" "LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "_cases\\.cpp$|/cuda/")
+  list(FILTER sources EXCLUDE REGEX "_cases\\.cpp$|/cuda/|/api/")
   add_library(kd_${name} STATIC ${sources})
   kd_compile_options(kd_${name})
+  # What ends in libkdtree.so stays inside it: only the C ABI is exported.
+  set_target_properties(kd_${name} PROPERTIES
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_include_directories(kd_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(kd_${name} PUBLIC ${ARG_LIBRARIES})
 endfunction()

@@ -52,7 +52,7 @@ MODULES = {
     ),
     "models": Rule({"base", "formats", "backends", "kernels"}),
     "engine": Rule(LOWER | {"api"}, {"nlohmann-json"}),
-    "app": Rule({"api", "base", "formats", "core", "engine"}, {"nlohmann-json"}),
+    "app": Rule({"api", "base", "formats", "core", "engine"}, {"nlohmann-json", "libedit"}),
     "server": Rule({"api", "base", "formats"}, {"nlohmann-json", "httplib", "prometheus-cpp"}),
     "cli": Rule({"base", "app", "server"}, {"CLI11"}),
 }
@@ -64,6 +64,7 @@ THIRD_PARTY = {
     "nlohmann-json": ("nlohmann/",),
     "PCRE2": ("pcre2.h",),
     "utf8proc": ("utf8proc.h",),
+    "libedit": ("histedit.h",),
     "OpenMP": ("omp.h",),
     "Highway": ("hwy/",),
     "NCCL": ("nccl",),

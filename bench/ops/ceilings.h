@@ -4,6 +4,7 @@
 #include <string>
 
 #include "backends/cpu/threads.h"
+#include "kernels/simd/memory_read.h"
 
 namespace kd {
 
@@ -15,9 +16,6 @@ struct Ceilings {
 };
 
 Ceilings measure_ceilings(ThreadPool& threads);
-
-/// The instruction set that the kernels' dispatch takes, by Highway's name.
-std::string dispatch_target();
 
 /// Makes the dispatch take `name` (any letter case). Throws kd::Error naming the targets that this
 /// build and this CPU have.

@@ -1,4 +1,5 @@
-"""kdtree: the tree-verify attention kernels of kdtree-engine, through ctypes. See kdtree.kernels."""
+"""kdtree-engine through ctypes: kdtree.engine, the whole engine, and kdtree.kernels, its CUDA
+kernels for other hosts."""
 
 from kdtree._library import KernelError
 

@@ -1,10 +1,11 @@
-"""Finds and loads libkdtree_kernels.so; turns its statuses into KernelError."""
+"""Finds and loads the shared libraries; turns the kernel library's statuses into KernelError."""
 
 from __future__ import annotations
 
 import ctypes
 import ctypes.util
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from kdtree import _structs
 from kdtree._structs import Status
 
 NAME = "libkdtree_kernels.so"
+ENGINE_NAME = "libkdtree.so"
 PATH_VARIABLE = "KDTREE_LIBRARY_PATH"
 
 
@@ -23,43 +25,56 @@ class KernelError(RuntimeError):
         self.status = status
 
 
-def _from_variable(value: str) -> Path:
-    """KDTREE_LIBRARY_PATH names the library or its folder. Where it is set, nothing else is tried:
-    a wrong path must not end in another build of the library."""
+def _from_variable(value: str, name: str) -> Path:
+    """KDTREE_LIBRARY_PATH names a library or the folder of both. Where it is set, nothing else is
+    tried: a wrong path must not end in another build of the library."""
     path = Path(value)
     if path.is_dir():
-        path = path / NAME
+        path = path / name
+    elif path.name in {NAME, ENGINE_NAME}:
+        path = path.with_name(name)  # it may name the other one
     if not path.is_file():
-        raise KernelError(f"{PATH_VARIABLE}={value}: there is no {path}")
+        raise OSError(f"{PATH_VARIABLE}={value}: there is no {path}")
     return path
 
 
-def _candidates() -> list[str]:
+def _candidates(name: str) -> list[str]:
     """What to hand to dlopen, in this order."""
     value = os.environ.get(PATH_VARIABLE)
     if value:
-        return [str(_from_variable(value))]
-    found = [str(path) for path in [Path(__file__).resolve().parent / NAME] if path.is_file()]
-    system = ctypes.util.find_library("kdtree_kernels")
-    return found + [NAME] + ([system] if system else [])
+        return [str(_from_variable(value, name))]
+    found = [str(path) for path in [Path(__file__).resolve().parent / name] if path.is_file()]
+    system = ctypes.util.find_library(name.removeprefix("lib").removesuffix(".so"))
+    return found + [name] + ([system] if system else [])
+
+
+def open_library(
+    name: str, check: Callable[[ctypes.CDLL, str], ctypes.CDLL], error: type[Exception]
+) -> ctypes.CDLL:
+    """The first candidate that loads, as `check(library, origin)` returns it. Raises `error`."""
+    try:
+        candidates = _candidates(name)
+    except OSError as wrong:
+        raise error(str(wrong)) from wrong
+    failures = []
+    for candidate in candidates:
+        try:
+            library = ctypes.CDLL(candidate)
+        except OSError as failure:
+            failures.append(f"{candidate}: {failure}")
+            continue
+        return check(library, candidate)
+    raise error(
+        f"{name} cannot be loaded. Looked in {PATH_VARIABLE} (unset or empty: the library or its "
+        f"folder), beside the package ({Path(__file__).resolve().parent}) and in the system's "
+        "library path; tried " + "; ".join(failures)
+    )
 
 
 @cache
 def load() -> ctypes.CDLL:
-    """The library, loaded at the first call."""
-    failures = []
-    for candidate in _candidates():
-        try:
-            library = ctypes.CDLL(candidate)
-        except OSError as error:
-            failures.append(f"{candidate}: {error}")
-            continue
-        return _checked(library, candidate)
-    raise KernelError(
-        f"{NAME} cannot be loaded. Looked in {PATH_VARIABLE} (unset or empty: the library or its "
-        f"folder), beside the package ({Path(__file__).resolve().parent}) and in the system's "
-        "library path; tried " + "; ".join(failures)
-    )
+    """The kernel library, loaded at the first call."""
+    return open_library(NAME, _checked, KernelError)
 
 
 def _checked(library: ctypes.CDLL, origin: str) -> ctypes.CDLL:

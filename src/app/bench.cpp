@@ -1,19 +1,22 @@
 #include "app/bench.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "app/interrupt.h"
 #include "app/output.h"
+#include "app/progress.h"
 #include "app/prompt.h"
+#include "app/settings.h"
 #include "base/error.h"
 #include "engine/cost_measure.h"
 #include "engine/engine.h"
+#include "formats/utf8.h"
 #include "kdtree_version.h"
 
 namespace kd {
@@ -132,12 +135,12 @@ nlohmann::ordered_json row_of(const Cell& cell, const std::string& prompt_set, s
 class Bench {
   public:
     explicit Bench(const BenchOptions& options)
-        : options_(options), modes_(modes_of(options)), engine_(config_of(options)) {
+        : options_(options), modes_(modes_of(options)), engine_(load_engine(config_of(options))) {
         // Everything that could be refused is looked at before anything is measured.
         if (!options.json.empty()) expect_writable(options.json);
         for (const std::string& path : options.prompt_files) sets_.push_back(read_set(path));
         for (const Mode& mode : modes_) {
-            if (mode.name == "policy") engine_.cost();
+            if (mode.name == "policy") measure_cost_now(*engine_);
         }
     }
 
@@ -155,23 +158,25 @@ class Bench {
     void run_prompt(std::vector<Cell>& cells, size_t prompt, const std::vector<int32_t>& ids,
                     int32_t repetition);
     Delta generate(const Mode& mode, const Request& request);
-    void progress(const PromptSet& set, int32_t repetition, size_t prompt) const;
+    double answers() const;
     static void print(const PromptSet& set, const std::vector<Cell>& cells);
 
     const BenchOptions& options_;
     const std::vector<Mode> modes_;
-    Engine engine_;
+    std::unique_ptr<Engine> engine_;
     std::vector<PromptSet> sets_;
+    std::optional<Progress> progress_;  // while run() measures
+    double answers_done_ = 0;
 };
 
 PromptSet Bench::read_set(const std::string& path) const {
     PromptSet set = {.path = path, .name = std::filesystem::path(path).stem().string()};
     for (const PromptLine& line : read_prompts(path, options_.limit)) {
-        set.prompts.push_back(encode_prompt(engine_.tokenizer(), line.turn, false));
+        set.prompts.push_back(encode_prompt(engine_->tokenizer(), line.turn, false));
         const auto tokens = static_cast<int64_t>(set.prompts.back().size());
-        if (tokens >= engine_.config().context_length) {
+        if (tokens >= engine_->config().context_length) {
             KD_THROW(invalid_argument, "{}: prompt {} has {} tokens, the context holds {}", path,
-                     line.id, tokens, engine_.config().context_length);
+                     line.id, tokens, engine_->config().context_length);
         }
     }
     return set;
@@ -180,11 +185,12 @@ PromptSet Bench::read_set(const std::string& path) const {
 Delta Bench::generate(const Mode& mode, const Request& request) {
     Request copy = request;
     copy.speculation = mode.speculation;
-    const RequestId id = engine_.submit(std::move(copy));
-    while (!interrupted() && engine_.step() != nullptr) {
+    const RequestId id = engine_->submit(std::move(copy));
+    while (!interrupted() && engine_->step() != nullptr) {
     }
-    engine_.cancel(id);
-    return engine_.poll(id);
+    engine_->cancel(id);
+    progress_->update(++answers_done_);
+    return engine_->poll(id);
 }
 
 void Bench::run_prompt(std::vector<Cell>& cells, size_t prompt, const std::vector<int32_t>& ids,
@@ -216,21 +222,24 @@ void Bench::run_prompt(std::vector<Cell>& cells, size_t prompt, const std::vecto
     }
 }
 
-void Bench::progress(const PromptSet& set, int32_t repetition, size_t prompt) const {
-    if (isatty(STDERR_FILENO) == 0) return;
-    const bool last = repetition + 1 == options_.repeat && prompt + 1 == set.prompts.size();
-    write_err(fmt::format("\r{}: repetition {} of {}, prompt {} of {}   {}", set.path,
-                          repetition + 1, options_.repeat, prompt + 1, set.prompts.size(),
-                          last ? "\n" : ""));
+/// How many answers run() generates.
+double Bench::answers() const {
+    size_t prompts = 0;
+    for (const PromptSet& set : sets_) prompts += set.prompts.size();
+    const bool plain = modes_.front().name == "plain";
+    const bool oracle = options_.config.speculative_algorithm == SpeculativeAlgorithm::oracle;
+    const size_t modes = modes_.size() + (oracle && !plain ? 1 : 0);
+    return static_cast<double>(prompts * modes) * options_.repeat;
 }
 
 std::vector<Cell> Bench::run_set(const PromptSet& set) {
     std::vector<Cell> cells;
     for (const Mode& mode : modes_) cells.push_back({.mode = mode});
     for (int32_t repetition = 0; repetition < options_.repeat; ++repetition) {
+        progress_->relabel(
+            fmt::format("{}, repetition {} of {}", set.name, repetition + 1, options_.repeat));
         for (Cell& cell : cells) cell.repetitions.emplace_back();
         for (size_t i = 0; i < set.prompts.size() && !interrupted(); ++i) {
-            progress(set, repetition, i);
             run_prompt(cells, i, set.prompts[i], repetition);
         }
     }
@@ -239,21 +248,23 @@ std::vector<Cell> Bench::run_set(const PromptSet& set) {
 
 void Bench::print(const PromptSet& set, const std::vector<Cell>& cells) {
     std::string table =
-        fmt::format("{:<16}{:<8}{:>6}{:>11}{:>8}{:>11}{:>12}{:>11}\n", "prompts", "mode", "nodes",
+        fmt::format("{:<16}{:<7}{:>6}{:>10}{:>7}{:>10}{:>11}{:>10}\n", "prompts", "mode", "nodes",
                     "tokens/s", "ratio", "acc. len.", "ms a round", "identical");
     const auto speed = [](const Cell& cell) {
         std::vector<double> values;
         for (const Sums& s : cell.repetitions) values.push_back(s.stats.tokens / s.stats.decode_s);
         return median(values);
     };
+    // A file's name may be long; its first bytes are enough to tell the sets apart.
+    const std::string name =
+        set.name.size() <= 15 ? set.name : replace_invalid_utf8(set.name.substr(0, 12)) + "...";
     for (const Cell& cell : cells) {
         const SessionStats& s = cell.repetitions.front().stats;
         const double rounds = std::max(s.rounds, 1);
-        table += fmt::format("{:<16}{:<8}{:>6.2f}{:>11.1f}{:>8.2f}{:>11.2f}{:>12.2f}{:>11}\n",
-                             set.name, cell.mode.name, s.nodes / rounds, speed(cell),
-                             speed(cell) / speed(cells.front()), s.tokens / rounds,
-                             s.decode_s * 1e3 / rounds,
-                             !cell.compared ? "-" : (cell.identical ? "yes" : "NO"));
+        table += fmt::format(
+            "{:<16}{:<7}{:>6.2f}{:>10.1f}{:>7.2f}{:>10.2f}{:>11.2f}{:>10}\n", name, cell.mode.name,
+            s.nodes / rounds, speed(cell), speed(cell) / speed(cells.front()), s.tokens / rounds,
+            s.decode_s * 1e3 / rounds, !cell.compared ? "-" : (cell.identical ? "yes" : "NO"));
     }
     write_out(table);
 }
@@ -263,21 +274,23 @@ int Bench::run() {
         {"schema", 1},
         {"commit", KDTREE_COMMIT},
         {"device", processor_name()},
-        {"threads", engine_.config().threads},
-        {"model", std::filesystem::path(engine_.config().model).filename().string()},
+        {"threads", engine_->config().threads},
+        {"model", std::filesystem::path(engine_->config().model).filename().string()},
         {"drafter", name_of(options_.config.speculative_algorithm)},
         {"temperature", options_.sampling.temperature},
         {"runs", nlohmann::ordered_json::array()}};
     bool identical = true;
+    progress_.emplace(ProgressTask{.label = "bench", .total = answers(), .unit = "answers"});
     for (const PromptSet& set : sets_) {
         const std::vector<Cell> cells = run_set(set);
         if (interrupted()) return kInterruptedExitCode;
-        print(set, cells);
+        if (options_.json != "-") print(set, cells);
         for (const Cell& cell : cells) {
             out["runs"].push_back(row_of(cell, set.name, set.prompts.size()));
             identical = identical && cell.identical;
         }
     }
+    progress_.reset();
     if (!options_.json.empty()) {
         // A file name may hold bytes that are no UTF-8.
         const auto replace = nlohmann::ordered_json::error_handler_t::replace;

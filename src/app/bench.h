@@ -19,7 +19,7 @@ struct BenchOptions {
     std::vector<std::string> modes = {"plain", "chain", "tree", "policy"};
     int32_t nodes = 8;  // T of chain and tree
     int32_t repeat = 3;
-    std::string json;  // output file; empty: the table only
+    std::string json;  // output file; empty: the table only; "-": the JSON only
 };
 
 /// Prints a table and writes the JSON object that docs/bench.md describes. Returns 1 if a greedy

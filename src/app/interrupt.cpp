@@ -4,6 +4,8 @@
 
 #include <csignal>
 
+#include "app/progress.h"
+
 namespace kd {
 
 namespace {
@@ -11,6 +13,7 @@ namespace {
 volatile std::sig_atomic_t g_interrupted = 0;
 
 void exit_now(int /*signal*/) {
+    erase_progress_from_signal();
     _exit(kInterruptedExitCode);
 }
 
@@ -24,7 +27,9 @@ void set_flag(int signal) {
 void exit_on_interrupts() {
     std::signal(SIGINT, exit_now);
     std::signal(SIGTERM, exit_now);
+    // A write that cannot be done says so itself.
     std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);
 }
 
 void watch_interrupts() {

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "app/progress.h"
 #include "base/error.h"
 
 namespace kd {
@@ -31,13 +32,24 @@ std::string temporary_name(const std::string& path) {
 
 }  // namespace
 
+void hold_standard_streams() {
+    for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+        if (fcntl(number, F_GETFD) >= 0) continue;
+        // open() takes the lowest number that is free: this one.
+        (void)open("/dev/null", number == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    }
+}
+
 void write_out(std::string_view text) {
+    if (text.empty()) return;
+    if (isatty(STDOUT_FILENO) != 0) hide_progress(text.ends_with('\n'));
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout)) {
         KD_THROW(io, "cannot write to standard output: {}", std::strerror(errno));
     }
 }
 
 void write_err(std::string_view text) {
+    hide_progress(text.ends_with('\n'));
     std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
@@ -55,6 +67,7 @@ void report_error(std::string_view message) {
 }
 
 void write_file(const std::string& path, std::string_view text) {
+    if (path == "-") return write_out(text);
     // A name that is no regular file (a device, a pipe, a link) must not be replaced by one.
     const std::string target = is_replaceable(path) ? temporary_name(path) : path;
     std::FILE* out = std::fopen(target.c_str(), "w");
@@ -76,6 +89,7 @@ void write_file(const std::string& path, std::string_view text) {
 }
 
 void expect_writable(const std::string& path) {
+    if (path == "-") return;
     if (is_replaceable(path)) {
         const std::string target = temporary_name(path);
         const int descriptor = open(target.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);

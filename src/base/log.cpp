@@ -3,6 +3,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
+
 namespace kd {
 
 namespace {
@@ -27,13 +29,24 @@ spdlog::logger& logger() {
     return *instance;
 }
 
+std::atomic<void (*)()> g_before_log = nullptr;
+
+void log(LogLevel level, std::string_view message) {
+    if (!logger().should_log(level_of(level))) return;
+    if (void (*hook)() = g_before_log.load(); hook != nullptr) hook();
+    logger().log(level_of(level), message);
+}
+
 }  // namespace
 
 void log_notice(std::string_view message) {
-    logger().log(level_of(LogLevel::notice), message);
+    log(LogLevel::notice, message);
 }
 void log_warning(std::string_view message) {
-    logger().log(level_of(LogLevel::warning), message);
+    log(LogLevel::warning, message);
+}
+void set_before_log(void (*hook)()) {
+    g_before_log = hook;
 }
 void set_log_level(LogLevel level) {
     logger().set_level(level_of(level));

@@ -16,5 +16,8 @@ void log_notice(std::string_view message);
 void log_warning(std::string_view message);
 /// What is shown: this level and those after it. The default is warning.
 void set_log_level(LogLevel level);
+/// Called before every line that is shown, on the thread that logs: what has drawn on the terminal
+/// clears it. Null: nothing.
+void set_before_log(void (*hook)());
 
 }  // namespace kd

@@ -78,7 +78,7 @@ struct TreeView {
 /// emitted[i] follows node path[i]; the last one is the bonus token.
 struct AcceptedView {
     int32_t capacity = 0;
-    int32_t* count = nullptr;    // [1] >= 1
+    int32_t* count = nullptr;    // [1] >= 1; 0: the rules of the root failed
     int32_t* path = nullptr;     // [capacity] node indices
     int32_t* emitted = nullptr;  // [capacity] tokens
 };

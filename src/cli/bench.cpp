@@ -18,7 +18,10 @@ Command add_bench(CLI::App& app) {
     add_speculation_options(*bench, options.config, options.nodes,
                             fmt::format("{}; policy: the measured cost picks", options.nodes));
     add_sampling_options(*bench, options.sampling);
-    bench->add_option("--prompts", options.prompt_files, "lines {\"id\", \"turns\": [text]}")
+    bench
+        ->add_option("--prompts", options.prompt_files,
+                     "lines {\"id\", \"turns\": [text]}; repeatable")
+        ->type_name("FILE")
         ->required();
     bench->add_option("--limit", options.limit, "prompts a file (default: all)")
         ->check(range(1, 1 << 30));
@@ -30,7 +33,7 @@ Command add_bench(CLI::App& app) {
     bench->add_option("--repeat", options.repeat, "repetitions; medians are reported")
         ->check(range(1, 1000))
         ->capture_default_str();
-    bench->add_option("--json", options.json, "write all figures to this file");
+    add_json_option(*bench, options.json, "all figures");
     bench->footer(
         "Example: kdtree bench --prompts prompts.jsonl --limit 10 --json out.json\n"
         "Exit codes: 0 done, 1 error or a greedy mode differs from plain decoding, 130 interrupted "

@@ -13,5 +13,12 @@ struct Command {
 
 Command add_run(CLI::App& app);
 Command add_bench(CLI::App& app);
+Command add_completion(CLI::App& app);
+Command add_help(CLI::App& app);
+Command add_score(CLI::App& app);
+Command add_tokenize(CLI::App& app);
+Command add_inspect(CLI::App& app);
+Command add_doctor(CLI::App& app);
+Command add_fetch(CLI::App& app);
 
 }  // namespace kd

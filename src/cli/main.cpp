@@ -2,64 +2,73 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <exception>
 #include <new>
 #include <string>
-#include <vector>
 
 #include "app/interrupt.h"
 #include "app/output.h"
+#include "app/settings.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "cli/commands.h"
-#include "kdtree_version.h"
+#include "cli/shell.h"
+
+namespace kd {
+
+// The groups and the order of --help. Each command has its file here and its line in commands.h.
+std::vector<Command> add_commands(CLI::App& app) {
+    std::vector<Command> commands;
+    const auto group = [&](const char* title, const std::vector<Command>& members) {
+        for (const Command& command : members) {
+            command.parser->group(title);
+            commands.push_back(command);
+        }
+    };
+    group("Generate and score", {
+                                    add_run(app),
+                                    add_score(app),
+                                });
+    group("Look inside", {
+                             add_tokenize(app),
+                             add_inspect(app),
+                         });
+    group("Set up", {
+                        add_fetch(app),
+                        add_doctor(app),
+                    });
+    group("Measure", {
+                         add_bench(app),
+                     });
+    group("Help", {
+                      add_completion(app),
+                      add_help(app),
+                  });
+    return commands;
+}
 
 namespace {
 
-std::string names_of(const std::vector<kd::Command>& commands) {
-    std::string names;
-    for (const kd::Command& command : commands) {
-        if (!names.empty()) names += &command == &commands.back() ? " or " : ", ";
-        names += command.parser->get_name();
+int run_program(int argc, char** argv) {
+    const std::unique_ptr<Shell> shell = parse_command_line(argc, argv);
+    if (shell->chosen == nullptr) {
+        write_out(shell->output);
+        return 0;
     }
-    return names;
-}
-
-/// What the parser found wrong, in one line that says where to look.
-std::string explain(const CLI::App& app, const CLI::ParseError& error,
-                    const std::vector<kd::Command>& commands) {
-    const std::vector<CLI::App*> given = app.get_subcommands();
-    if (!given.empty()) {
-        return fmt::format("{} (see kdtree {} --help)", error.what(), given[0]->get_name());
-    }
-    const std::string names = names_of(commands);
-    const std::vector<std::string> unknown = app.remaining();
-    if (unknown.empty()) return fmt::format("no command is given: {} (see kdtree --help)", names);
-    return fmt::format("\"{}\" is no command: {} (see kdtree --help)", unknown[0], names);
+    const bool terminal = isatty(STDERR_FILENO) != 0;
+    set_log_level(shell->verbose || terminal ? LogLevel::notice : LogLevel::warning);
+    set_verbose(shell->verbose);
+    return shell->chosen->action();
 }
 
 }  // namespace
 
+}  // namespace kd
+
 int main(int argc, char** argv) {
-    CLI::App app("Speculative decoding with draft trees", "kdtree");
-    app.set_version_flag("--version", "kdtree " KDTREE_VERSION " (" KDTREE_COMMIT ")");
-    app.require_subcommand(1);
-    bool verbose = false;
-    app.add_flag("--verbose", verbose, "say what is going on, on standard error");
-    app.fallthrough();
-    const std::vector<kd::Command> commands = {kd::add_run(app), kd::add_bench(app)};
+    kd::hold_standard_streams();
     kd::exit_on_interrupts();
     try {
-        app.parse(argc, argv);
-        const bool terminal = isatty(STDERR_FILENO) != 0;
-        kd::set_log_level(verbose || terminal ? kd::LogLevel::notice : kd::LogLevel::warning);
-        for (const kd::Command& command : commands) {
-            if (command.parser->parsed()) return command.action();
-        }
-    } catch (const CLI::ParseError& error) {
-        if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-        kd::report_error(explain(app, error, commands));
+        return kd::run_program(argc, argv);
     } catch (const kd::Error& error) {
         kd::report_error(error.what());
     } catch (const std::bad_alloc&) {

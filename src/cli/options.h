@@ -13,6 +13,22 @@
 
 namespace kd {
 
+/// Options added while it lives stand in this group of --help.
+class OptionGroup {
+  public:
+    OptionGroup(CLI::App& command, const std::string& title)
+        : command_(command), before_(command.option_defaults()->get_group()) {
+        command_.option_defaults()->group(title);
+    }
+    ~OptionGroup() { command_.option_defaults()->group(before_); }
+    OptionGroup(const OptionGroup&) = delete;
+    OptionGroup& operator=(const OptionGroup&) = delete;
+
+  private:
+    CLI::App& command_;
+    const std::string before_;
+};
+
 /// Checks min <= value <= max and says so in --help.
 CLI::Validator range(int32_t min, int32_t max);
 
@@ -22,8 +38,13 @@ void add_model_options(CLI::App& command, Config& config);
 /// says in --help what stands for none).
 void add_speculation_options(CLI::App& command, Config& config, int32_t& nodes,
                              const std::string& nodes_default);
-/// --temperature, --top-k, --top-p, --min-p, --seed, penalties.
+/// --json FILE: one JSON value of all results; "-": on standard output, and nothing else there.
+/// `what` is the rest of "write ... as JSON to this file".
+void add_json_option(CLI::App& command, std::string& json, const std::string& what);
+/// --temperature, --top-k, --top-p, --min-p, --seed, the penalties, --min-tokens, --ignore-eos.
 void add_sampling_options(CLI::App& command, SamplingParams& sampling);
+/// --logit-bias ID=BIAS, repeatable.
+void add_logit_bias_option(CLI::App& command, std::vector<LogitBias>& bias);
 
 /// An option that takes one of a few words; its default is `value`.
 template <class Value>

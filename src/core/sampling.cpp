@@ -1,83 +1,22 @@
 #include "core/sampling.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "core/softmax.h"
 
 namespace kd {
 
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// A ternary of floats that stays free of branches: the compiler will not compute the unused side of
-// a floating-point one speculatively, and a loop with a branch does not vectorise.
-float select(bool condition, float yes, float no) {
-    const uint32_t mask = condition ? ~0u : 0u;
-    return std::bit_cast<float>((std::bit_cast<uint32_t>(yes) & mask) |
-                                (std::bit_cast<uint32_t>(no) & ~mask));
-}
-
-// exp(x) for x <= 0 from float additions and multiplications alone: it vectorises, and every
-// machine and device gets the same bits. exp(0) is exactly 1; within 2e-7 of the truth (tested);
-// 0 for NaN and below -87, where float runs out of normal numbers.
-float exp_of_negative(float x) {
-    constexpr float kShift = 0x1.8p23f;  // added, it leaves the nearest integer in the low bits
-    constexpr float kLog2E = 0x1.715476p0f;
-    constexpr float kLn2High = 0x1.62e4p-1f;  // short: its product with the integer is exact
-    constexpr float kLn2Low = 0x1.7f7d1cp-20f;
-    const float shifted = x * kLog2E + kShift;
-    const float integer = shifted - kShift;
-    const float r = (x - integer * kLn2High) - integer * kLn2Low;  // |r| <= ln(2) / 2
-    float series = 1.0f / 5040.0f;
-    series = series * r + 1.0f / 720.0f;
-    series = series * r + 1.0f / 120.0f;
-    series = series * r + 1.0f / 24.0f;
-    series = series * r + 1.0f / 6.0f;
-    series = series * r + 0.5f;
-    series = series * r + 1.0f;
-    series = series * r + 1.0f;
-    const uint32_t exponent =
-        std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kShift) + 127u;
-    const float power = std::bit_cast<float>(exponent << 23);
-    return select(x >= -87.0f, series * power, 0.0f);
-}
-
 // A token's mass before any restriction, relative to the most likely token. An infinite largest
 // logit takes all the mass.
 float weight_of(float logit, float largest, float temperature) {
     return select(logit == largest, 1.0f, exp_of_negative((logit - largest) / temperature));
-}
-
-// The largest logit, NaN left out. Throws when no logit is finite.
-float largest_logit(std::span<const float> logits) {
-    // Independent lanes: the compiler may not reorder a single running maximum of floats.
-    constexpr size_t kLanes = 16;
-    float lane[kLanes];
-    std::fill_n(lane, kLanes, -kInfinity);
-    size_t i = 0;
-    for (; i + kLanes <= logits.size(); i += kLanes) {
-        for (size_t j = 0; j < kLanes; ++j) {
-            const float logit = logits[i + j];
-            lane[j] = logit > lane[j] ? logit : lane[j];
-        }
-    }
-    for (; i < logits.size(); ++i) lane[0] = logits[i] > lane[0] ? logits[i] : lane[0];
-    const float largest = *std::max_element(lane, lane + kLanes);
-    const bool finite = std::isfinite(largest) ||
-                        (largest == kInfinity && std::ranges::any_of(logits, [](float logit) {
-                             return std::isfinite(logit);
-                         }));
-    if (!finite) {
-        KD_THROW(invalid_argument, "no finite logit in a row of {} (largest {})", logits.size(),
-                 largest);
-    }
-    return largest;
 }
 
 int32_t greedy_token(std::span<const float> logits) {
@@ -87,15 +26,10 @@ int32_t greedy_token(std::span<const float> logits) {
 
 // Fills block_mass from the weights; returns the total, summed in block order.
 double sum_blocks(SamplerScratch& scratch) {
-    const size_t tokens = scratch.weight.size();
     double total = 0.0;
     for (size_t block = 0; block < scratch.block_mass.size(); ++block) {
-        const size_t first = block * kVocabularyBlock;
-        const size_t last = std::min(first + kVocabularyBlock, tokens);
-        double mass = 0.0;
-        for (size_t i = first; i < last; ++i) mass += double{scratch.weight[i]};
-        scratch.block_mass[block] = mass;
-        total += mass;
+        scratch.block_mass[block] = block_mass(scratch.weight, static_cast<int64_t>(block));
+        total += scratch.block_mass[block];
     }
     return total;
 }
@@ -168,7 +102,7 @@ double fill_weights(std::span<const float> logits, const SamplingParams& params,
     const size_t tokens = logits.size();
     const float largest = largest_logit(logits);
     scratch.weight.resize(tokens);
-    scratch.block_mass.resize((tokens + kVocabularyBlock - 1) / kVocabularyBlock);
+    scratch.block_mass.resize(static_cast<size_t>(vocabulary_blocks(static_cast<int64_t>(tokens))));
     float* const weight = scratch.weight.data();
     const float temperature = params.temperature;
     for (size_t i = 0; i < tokens; ++i) weight[i] = weight_of(logits[i], largest, temperature);
@@ -233,6 +167,21 @@ void validate(const SamplingParams& params) {
     }
     if (!(params.min_p >= 0.0f && params.min_p <= 1.0f)) {
         KD_THROW(invalid_argument, "min_p {} is not in [0, 1]", params.min_p);
+    }
+    if (!(params.repetition_penalty > 0.0f && std::isfinite(params.repetition_penalty))) {
+        KD_THROW(invalid_argument, "repetition penalty {} is not a finite number > 0",
+                 params.repetition_penalty);
+    }
+    if (!(std::abs(params.presence_penalty) <= 2.0f)) {
+        KD_THROW(invalid_argument, "presence penalty {} is not in [-2, 2]",
+                 params.presence_penalty);
+    }
+    if (!(std::abs(params.frequency_penalty) <= 2.0f)) {
+        KD_THROW(invalid_argument, "frequency penalty {} is not in [-2, 2]",
+                 params.frequency_penalty);
+    }
+    if (params.min_tokens < 0) {
+        KD_THROW(invalid_argument, "min tokens {} is negative", params.min_tokens);
     }
 }
 

@@ -6,18 +6,20 @@
 #include <vector>
 
 #include "base/sampling_params.h"
+#include "core/softmax.h"
 
 namespace kd {
 
-/// Tokens per block of the inverse CDF: the mass of a block is summed in token order, the blocks in
-/// block order, so that every device draws alike.
-inline constexpr int32_t kVocabularyBlock = 1024;
-
-/// Scratch of sample_token, reusable.
+/// Scratch of sample_token and accept_tree, reusable.
 struct SamplerScratch {
     std::vector<float> weight;       // [vocabulary] unnormalised, 0 where restricted
     std::vector<float> sorted;       // [vocabulary] logits, the largest first as far as needed
     std::vector<double> block_mass;  // [blocks of the vocabulary]
+    // Where a request has rules or wants logprobs:
+    std::vector<float> adjusted;    // [vocabulary] a row as the rules leave it
+    std::vector<float> logprob;     // [vocabulary]
+    std::vector<int32_t> answer;    // emitted tokens on the path of a node
+    std::vector<uint32_t> allowed;  // [vocabulary / 32] bit words
 };
 
 /// The token that `draw` in [0, 1) selects. temperature 0: the argmax, ties to the lowest id.
@@ -39,7 +41,8 @@ void sampling_distribution(std::span<const float> logits, const SamplingParams& 
                            std::span<double> out, SamplerScratch& scratch);
 
 /// Throws kd::Error naming the first value out of range (temperature < 0 or not finite, top_p
-/// outside (0, 1], min_p outside [0, 1], top_k < 0).
+/// outside (0, 1], min_p outside [0, 1], top_k < 0, repetition penalty <= 0 or not finite, presence
+/// or frequency penalty outside [-2, 2], min tokens < 0).
 void validate(const SamplingParams& params);
 
 }  // namespace kd

@@ -3,7 +3,11 @@
 namespace kd {
 
 Batch::Batch(const BatchLimits& batch_limits)
-    : limits(batch_limits), logits(int64_t{limits.tree_rows()} * limits.vocabulary) {
+    : limits(batch_limits),
+      logits(int64_t{limits.rows()} * limits.vocabulary),
+      logprobs(limits.rows()),
+      most_likely(int64_t{limits.rows()} * kMaxTopLogprobs),
+      errors(static_cast<size_t>(limits.sessions)) {
     const auto sessions = static_cast<size_t>(limits.sessions);
     const auto rows = static_cast<size_t>(limits.rows());
     entries.reserve(sessions);
@@ -23,6 +27,14 @@ Batch::Batch(const BatchLimits& batch_limits)
     first_logit.reserve(sessions);
     draws.resize(static_cast<size_t>(limits.nodes) + 1);
     ingest.reserve(sessions);
+}
+
+LogprobsView Batch::logprobs_of(size_t entry) {
+    const int64_t first = first_logit[entry];
+    return {.top = entries[entry].top_logprobs,
+            .logprob = logprobs.data() + first,
+            .most_likely = most_likely.data() + first * kMaxTopLogprobs,
+            .stride = kMaxTopLogprobs};
 }
 
 }  // namespace kd

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backends/cpu/lazy_array.h"
 #include "base/sampling_params.h"
 #include "base/storage.h"
 #include "base/views.h"
+#include "core/accept.h"
 #include "core/budget.h"
 #include "core/sampling.h"
 #include "core/tree.h"
@@ -32,12 +34,16 @@ struct BatchEntry {
     std::span<const int32_t> tokens;  // all its tokens
     int32_t context = 0;              // committed tokens: rows in the cache
     int32_t prefill_rows = 0;         // > 0: a prompt chunk of so many rows; 0: a draft tree
+    int32_t first_scored = 0;         // of a prompt chunk: its first row with logits
+    int32_t scored_rows = 0;          // and how many; each scores the token behind it
     std::span<const int32_t> table;   // slot of each position that has one
     std::span<const int32_t> tail;    // [max nodes] scratch slots of a tree
     Speculation speculation;
     int32_t max_depth = 0;  // deepest node that could still be emitted
     SamplingParams sampling;
     std::span<const int32_t> known_continuation;
+    WalkRules rules;            // of a tree; the logprobs' place is set by accept_stage
+    int32_t top_logprobs = -1;  // tokens to list for each scored or emitted one; -1: no logprobs
 };
 
 /// Sizes that bound every round.
@@ -48,6 +54,7 @@ struct BatchLimits {
     int32_t depth_capacity = 0;
     int32_t state_capacity = 0;
     int32_t vocabulary = 0;
+    int32_t keys = 0;  // that one row may attend to
 
     int32_t tree_rows() const { return sessions * nodes; }
     int32_t rows() const { return tree_rows() + prefill_rows; }
@@ -55,6 +62,9 @@ struct BatchLimits {
 
 struct Batch {
     explicit Batch(const BatchLimits& batch_limits);
+
+    /// Where the logprobs of an entry go, from its first logit row on.
+    LogprobsView logprobs_of(size_t entry);
 
     BatchLimits limits;
     std::vector<BatchEntry> entries;  // filled by the scheduler
@@ -74,12 +84,17 @@ struct Batch {
     std::vector<int32_t> slots;      // [rows]
     std::vector<AttnSegment> segments;
     std::vector<int32_t> logit_rows;
-    LazyArray<float> logits;           // [tree rows, vocabulary]
+    LazyArray<float> logits;           // [rows, vocabulary] by place in logit_rows
     std::vector<int32_t> first_logit;  // [entries]
     // accept
     std::vector<AcceptedStorage> accepted;  // [sessions] by entry
     std::vector<double> draws;              // [nodes]
     SamplerScratch sampler;
+    // By place in logit_rows: a scored row of a prompt has its own, the emitted tokens of a tree
+    // take its first ones.
+    LazyArray<float> logprobs;            // [rows]
+    LazyArray<TokenLogprob> most_likely;  // [rows, kMaxTopLogprobs]
+    std::vector<std::string> errors;      // [sessions] by entry; empty: none
     // commit
     std::vector<int32_t> move_from;  // [tree rows]
     std::vector<int32_t> move_to;

@@ -15,6 +15,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "kdtree_version.h"
 
@@ -67,13 +68,16 @@ std::string processor_name() {
 }
 
 CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_rows,
-                       int32_t max_context, std::span<const int32_t> tail) {
+                       int32_t max_context, std::span<const int32_t> tail,
+                       const std::function<void(double share)>& progress) {
     CostTable table;
     for (const int32_t rows : kRows) {
         if (rows <= max_rows) table.rows.push_back(rows);
     }
     if (table.rows.back() != max_rows) table.rows.push_back(max_rows);
     const int32_t far = std::min(max_context, kFarContext);
+    KD_CHECK(far + max_rows <= batch.limits.keys, "{} rows behind {} tokens, limit {}", max_rows,
+             far, batch.limits.keys);
     table.contexts = {0, far};
     const size_t points = table.rows.size() * table.contexts.size();
     // Any slots do as a context; the pool's first ones are as good as others.
@@ -87,6 +91,10 @@ CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_ro
                 time_forward(context, batch, table.rows[point % table.rows.size()],
                              table.contexts[point / table.rows.size()], tail, positions);
             if (pass > 0) seconds[point].push_back(s);  // the first pass warms up
+            if (progress) {
+                const auto done = static_cast<double>(static_cast<size_t>(pass) * points + point);
+                progress((done + 1) / static_cast<double>((kPasses + 1) * points));
+            }
         }
     }
     for (std::vector<double>& each : seconds) {

@@ -2,6 +2,7 @@
 // in the cache folder.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "core/budget.h"
@@ -15,9 +16,10 @@ inline constexpr int32_t kFarContext = 1024;
 /// Times forwards of 1 to `max_rows` rows at no context and at `max_context` or kFarContext, the
 /// smaller one (median of interleaved passes). Uses the
 /// cache's slots as they are: call it while no session has rows there, or accept that tail slots
-/// [first_tail, first_tail + max_rows) are overwritten.
+/// [first_tail, first_tail + max_rows) are overwritten. `progress` is told the share done, 0 to 1.
 CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_rows,
-                       int32_t max_context, std::span<const int32_t> tail);
+                       int32_t max_context, std::span<const int32_t> tail,
+                       const std::function<void(double share)>& progress = {});
 
 /// What the operating system calls this machine's processor.
 std::string processor_name();

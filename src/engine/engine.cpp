@@ -44,7 +44,8 @@ std::string resolve_model(const std::string& model) {
     if (model == "smollm2") {
         std::string path = read_environment().cache_folder + "/SmolLM2-135M-Instruct.Q4_1.gguf";
         if (!exists(path)) {
-            KD_THROW(not_found, "model smollm2 is not at {}: ./quickstart fetches it", path);
+            KD_THROW(not_found, "model smollm2 is not at {}: kdtree fetch smollm2 fetches it",
+                     path);
         }
         return path;
     }
@@ -101,20 +102,19 @@ void Engine::load() {
     }
     if (drafter_ == nullptr) config_.max_draft_tokens = 1;
 
-    const BatchLimits limits = {.sessions = config_.max_running_requests,
-                                .nodes = config_.max_draft_tokens,
-                                .prefill_rows = config_.chunked_prefill_size,
-                                .depth_capacity = drafter_ ? drafter_->depth_capacity : 1,
-                                .state_capacity = drafter_ ? drafter_->state_capacity : 1,
-                                .vocabulary = shape.vocabulary};
+    BatchLimits limits = {.sessions = config_.max_running_requests,
+                          .nodes = config_.max_draft_tokens,
+                          .prefill_rows = config_.chunked_prefill_size,
+                          .depth_capacity = drafter_ ? drafter_->depth_capacity : 1,
+                          .state_capacity = drafter_ ? drafter_->state_capacity : 1,
+                          .vocabulary = shape.vocabulary};
+    // The measurement of costs puts the rows of all trees into one chain.
+    limits.keys = config_.context_length + limits.tree_rows();
     threads_ = std::make_unique<ThreadPool>(config_.threads);
     stream_ = {.threads = threads_.get(),
                .kernels = config_.reference_kernels ? Kernels::reference : Kernels::fast};
-    model_ = load_model(*file_,
-                        {.rows = limits.rows(),
-                         .logit_rows = limits.tree_rows(),
-                         .keys = config_.context_length + limits.nodes},
-                        stream_);
+    model_ = load_model(
+        *file_, {.rows = limits.rows(), .logit_rows = limits.rows(), .keys = limits.keys}, stream_);
 
     kv_ = {.type = config_.reference_kernels ? DType::f32 : DType::f16,
            .layers = shape.layers,
@@ -131,45 +131,6 @@ void Engine::load() {
     running_.resize(static_cast<size_t>(config_.max_running_requests), nullptr);
 }
 
-RequestId Engine::submit(Request request) {
-    validate(request.sampling);
-    const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-    const int64_t room = std::min(config_.context_length, pool_->total());
-    if (prompt_tokens == 0) KD_THROW(invalid_argument, "the prompt is empty");
-    if (prompt_tokens >= room) {
-        KD_THROW(invalid_argument, "the prompt has {} tokens, the context holds {}", prompt_tokens,
-                 room);
-    }
-    for (const int32_t token : request.prompt) {
-        if (token < 0 || token >= model_->config.vocabulary) {
-            KD_THROW(invalid_argument, "token {} is outside the vocabulary of {}", token,
-                     model_->config.vocabulary);
-        }
-    }
-    if (request.max_tokens < 0) {
-        KD_THROW(invalid_argument, "max tokens {} is negative", request.max_tokens);
-    }
-    for (const std::string& stop : request.stop) {
-        if (stop.empty()) KD_THROW(invalid_argument, "a stop string is empty");
-    }
-    if (request.speculation.nodes < 0 || request.speculation.nodes > kMaxTreeNodes) {
-        KD_THROW(invalid_argument, "speculative num draft tokens {} is outside 1..{}",
-                 request.speculation.nodes, kMaxTreeNodes);
-    }
-    if (drafter_ == nullptr) request.speculation = {.shape = DraftShape::plain};
-    if (request.speculation.nodes > config_.max_draft_tokens) {
-        KD_THROW(invalid_argument,
-                 "speculative num draft tokens {} is beyond the {} this engine was loaded for",
-                 request.speculation.nodes, config_.max_draft_tokens);
-    }
-    if (request.speculation.shape != DraftShape::plain && request.speculation.nodes == 0) cost();
-    const RequestId id = next_id_++;
-    auto session = std::make_unique<Session>(id, std::move(request), *pool_, *tokenizer_);
-    waiting_.push_back(session.get());
-    sessions_.emplace(id, std::move(session));
-    return id;
-}
-
 void Engine::cancel(RequestId id) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end() || found->second->finish != FinishReason::none) return;
@@ -183,7 +144,10 @@ Delta Engine::poll(RequestId id) {
     Session& session = *found->second;
     Delta delta = {.ids = std::exchange(session.new_ids, {}),
                    .text = std::exchange(session.new_text, {}),
+                   .logprobs = std::exchange(session.new_logprobs, {}),
+                   .prompt_logprobs = std::exchange(session.new_prompt_logprobs, {}),
                    .finish = session.finish,
+                   .error = session.error,
                    .stats = session.stats};
     if (session.finish != FinishReason::none) sessions_.erase(found);
     return delta;
@@ -194,15 +158,15 @@ int32_t Engine::running() const {
                                               [](const Session* each) { return each != nullptr; }));
 }
 
-const CostTable& Engine::cost() {
+const CostTable& Engine::cost(const std::function<void(double share)>& progress) {
     if (!cost_.has_value()) {
         cost_ = config_.reference_kernels ? proportional_cost(batch_->limits.tree_rows())
-                                          : cached_cost();
+                                          : cached_cost(progress);
     }
     return *cost_;
 }
 
-CostTable Engine::cached_cost() {
+CostTable Engine::cached_cost(const std::function<void(double share)>& progress) {
     const int32_t rows = batch_->limits.tree_rows();
     const int32_t max_context = std::min(config_.context_length, pool_->total());
     const std::string path = cost_cache_path(read_environment().cache_folder, config_.model,
@@ -210,7 +174,7 @@ CostTable Engine::cached_cost() {
     CostTable table = load_cost(path);
     if (!table.empty()) return table;
     log_notice("measuring the cost of verification (once a machine, model and build) ...");
-    table = measure_cost(round_context(), *batch_, rows, max_context, tail_slots_);
+    table = measure_cost(round_context(), *batch_, rows, max_context, tail_slots_, progress);
     const std::string problem = save_cost(table, path);
     if (!problem.empty()) log_warning(problem);
     return table;

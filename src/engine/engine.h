@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,6 +30,9 @@
 
 namespace kd {
 
+/// Most answers of one submit_n.
+inline constexpr int32_t kMaxChoices = 1024;
+
 class Engine {
   public:
     /// Loads model and drafter. Throws kd::Error for bad settings and files.
@@ -40,9 +44,17 @@ class Engine {
     Engine& operator=(const Engine&) = delete;
 
     /// Throws kd::Error naming the value for a request that can never be served: an empty prompt,
-    /// one that leaves no room in the context, tokens outside the vocabulary, bad sampling
-    /// parameters, more nodes than the engine was configured for.
+    /// one that leaves no room in the context (one that is only scored may fill it), tokens outside
+    /// the vocabulary, bad sampling parameters, more nodes than the engine was configured for, a
+    /// bias that is +inf or NaN or names a token twice, more logprobs than kMaxTopLogprobs.
     RequestId submit(Request request);
+    /// `n` answers to one prompt: choice i is what the request gives with seed + i (wrapping), so
+    /// greedy choices are equal. All or none: throws as submit does, and for n outside
+    /// 1..kMaxChoices.
+    std::vector<RequestId> submit_n(Request request, int32_t n);
+    /// Throws as submit does for a request that it would refuse. Reads only what never changes
+    /// after loading: any thread may call it at any time.
+    void check(const Request& request) const;
     /// Ends a request; unknown and finished ones are ignored.
     void cancel(RequestId id);
     /// Runs one round and returns its facts, valid until the next call; null when nothing is left.
@@ -54,11 +66,13 @@ class Engine {
     const Config& config() const { return config_; }  // with all defaults resolved
     const ModelConfig& model_config() const { return model_->config; }
     const Tokenizer& tokenizer() const { return *tokenizer_; }
+    const SlotPool& pool() const { return *pool_; }
     /// Trees and accepted paths of the last round.
     Batch& last_batch() { return *batch_; }
     int32_t running() const;
     /// Measures the cost table now (or reads it from the cache) if that did not happen yet.
-    const CostTable& cost();
+    /// `progress` is told the measured share, 0 to 1.
+    const CostTable& cost(const std::function<void(double share)>& progress = {});
     /// Aborts unless free + used = total and every committed row and emitted token is accounted
     /// for.
     void check_books() const;
@@ -72,11 +86,12 @@ class Engine {
     bool reserve(Session& session, int32_t tokens);
     void retract(Session& session);
     void apply(const RoundStats& stats);
-    void emit(Session& session, std::span<const int32_t> emitted);
+    void emit(Session& session, std::span<const int32_t> emitted, const LogprobsView& logprobs);
+    void take_scores(Session& session, const BatchEntry& entry, const LogprobsView& logprobs);
     void finish(Session& session, FinishReason reason);
     int32_t token_limit(const Session& session) const;
     RoundContext round_context();
-    CostTable cached_cost();
+    CostTable cached_cost(const std::function<void(double share)>& progress);
     void refine_cost(const RoundStats& stats);
 
     Config config_;

@@ -27,11 +27,12 @@ class Lap {
 
 void count(const Batch& batch, RoundStats& stats) {
     stats.sessions = static_cast<int32_t>(batch.entries.size());
+    stats.nodes = static_cast<int32_t>(batch.logit_rows.size());
     for (const BatchEntry& entry : batch.entries) {
         stats.prefill_rows += entry.prefill_rows;
         stats.decoding += entry.prefill_rows == 0 ? 1 : 0;
+        stats.nodes -= entry.scored_rows;
     }
-    stats.nodes = static_cast<int32_t>(batch.logit_rows.size());
     stats.emitted = static_cast<int32_t>(batch.move_to.size());
 }
 

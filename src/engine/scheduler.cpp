@@ -15,9 +15,17 @@ int32_t Engine::token_limit(const Session& session) const {
 }
 
 void Engine::admit() {
-    for (size_t number = 0; number < running_.size() && !waiting_.empty(); ++number) {
-        if (running_[number] != nullptr) continue;
+    for (size_t number = 0; number < running_.size() && !waiting_.empty();) {
+        if (running_[number] != nullptr) {
+            ++number;
+            continue;
+        }
         Session& session = *waiting_.front();
+        if (session.request.prompt_only && !session.prefilling()) {
+            waiting_.pop_front();  // a prompt of one token: there is nothing to score
+            finish(session, FinishReason::length);
+            continue;
+        }
         // Whoever would be retracted at once had better wait; somebody must run.
         const auto tokens = static_cast<int32_t>(session.tokens.size());
         if (running() > 0 && pool_->free() <= tokens) return;
@@ -59,11 +67,23 @@ void Engine::plan_prefill(Session& session, int32_t& rows_left) {
     const int32_t rows = std::min(missing, rows_left);
     if (rows == 0 || !reserve(session, session.committed + rows)) return;
     rows_left -= rows;
+    // Row r of the chunk scores the prompt's token behind it, unless that happened before a
+    // retraction. The answer's tokens were scored when they were emitted.
+    const int32_t prompt_top = std::min(session.request.prompt_logprobs, batch_->limits.vocabulary);
+    int32_t first_scored = 0, scored_rows = 0;
+    if (prompt_top >= 0) {
+        first_scored = std::max(session.scored - 1 - session.committed, 0);
+        const int32_t end = std::min(rows, session.stats.prompt_tokens - 1 - session.committed);
+        scored_rows = std::max(end - first_scored, 0);
+    }
     batch_->entries.push_back({.session = session.number,
                                .tokens = session.tokens,
                                .context = session.committed,
                                .prefill_rows = rows,
-                               .table = session.table.slots()});
+                               .first_scored = first_scored,
+                               .scored_rows = scored_rows,
+                               .table = session.table.slots(),
+                               .top_logprobs = prompt_top});
     planned_.push_back(&session);
 }
 
@@ -80,6 +100,14 @@ void Engine::plan_decode(Session& session) {
         max_depth = std::clamp(available, 0, max_depth);
     }
     if (!reserve(session, session.committed + max_depth + 1)) return;
+    const Request& request = session.request;
+    if (session.counts.empty() && has_penalties(request.sampling)) {
+        // The prompt's tokens matter to the repetition penalty alone.
+        const bool repetition = request.sampling.repetition_penalty != 1.0f;
+        session.counts =
+            TokenCounts(limits.vocabulary, repetition ? std::span<const int32_t>(request.prompt)
+                                                      : std::span<const int32_t>());
+    }
     const auto first_tail = static_cast<size_t>(session.number) * static_cast<size_t>(limits.nodes);
     batch_->entries.push_back(
         {.session = session.number,
@@ -89,10 +117,16 @@ void Engine::plan_decode(Session& session) {
          .tail = std::span(tail_slots_).subspan(first_tail, static_cast<size_t>(limits.nodes)),
          .speculation = wish,
          .max_depth = max_depth,
-         .sampling = session.request.sampling,
-         .known_continuation = std::span(session.request.known_continuation)
-                                   .subspan(std::min(session.request.known_continuation.size(),
-                                                     static_cast<size_t>(session.emitted())))});
+         .sampling = request.sampling,
+         .known_continuation = std::span(request.known_continuation)
+                                   .subspan(std::min(request.known_continuation.size(),
+                                                     static_cast<size_t>(session.emitted()))),
+         .rules = {.counts = &session.counts,
+                   .answer = session.answer(),
+                   .bias = request.logit_bias,
+                   .stop_ids = tokenizer_->stop_ids(),
+                   .mask = &request.logit_mask},
+         .top_logprobs = std::min(request.top_logprobs, limits.vocabulary)});
     planned_.push_back(&session);
 }
 
@@ -117,13 +151,29 @@ void Engine::plan() {
     }
 }
 
-void Engine::emit(Session& session, std::span<const int32_t> emitted) {
+namespace {
+
+PositionLogprobs position_logprobs(const LogprobsView& logprobs, int64_t position) {
+    const std::span<const TokenLogprob> top = logprobs.top_of(position);
+    return {.logprob = logprobs.logprob[position], .top = {top.begin(), top.end()}};
+}
+
+}  // namespace
+
+void Engine::emit(Session& session, std::span<const int32_t> emitted,
+                  const LogprobsView& logprobs) {
     const std::vector<int32_t>& stop_ids = tokenizer_->stop_ids();
-    for (const int32_t token : emitted) {
+    const bool stops = !session.request.sampling.ignore_eos;
+    for (size_t i = 0; i < emitted.size(); ++i) {
+        const int32_t token = emitted[i];
         session.tokens.push_back(token);
         session.new_ids.push_back(token);
         session.stats.tokens += 1;
-        if (std::binary_search(stop_ids.begin(), stop_ids.end(), token)) {
+        if (!session.counts.empty()) session.counts.push(token);
+        if (logprobs.top >= 0) {
+            session.new_logprobs.push_back(position_logprobs(logprobs, static_cast<int64_t>(i)));
+        }
+        if (stops && std::binary_search(stop_ids.begin(), stop_ids.end(), token)) {
             return finish(session, FinishReason::stop);
         }
         session.new_text += session.text.push(token);
@@ -134,22 +184,42 @@ void Engine::emit(Session& session, std::span<const int32_t> emitted) {
     }
 }
 
+void Engine::take_scores(Session& session, const BatchEntry& entry, const LogprobsView& logprobs) {
+    for (int32_t row = 0; row < entry.scored_rows; ++row) {
+        session.new_prompt_logprobs.push_back(position_logprobs(logprobs, row));
+    }
+    session.scored += entry.scored_rows;
+}
+
 void Engine::apply(const RoundStats& stats) {
     for (size_t i = 0; i < planned_.size(); ++i) {
         Session& session = *planned_[i];
         const BatchEntry& entry = batch_->entries[i];
+        const LogprobsView logprobs = batch_->logprobs_of(i);
+        session.error = batch_->errors[i];
+        const bool failed = !session.error.empty();
         if (entry.prefill_rows > 0) {
             session.committed += entry.prefill_rows;
             session.stats.prefill_s += stats.total_s;
-            continue;
+            if (!failed) take_scores(session, entry, logprobs);
+            if (!failed && session.request.prompt_only && !session.prefilling()) {
+                finish(session, FinishReason::length);
+            }
+        } else {
+            const AcceptedView accepted = batch_->accepted[i].view();
+            session.committed += *accepted.count;
+            session.stats.rounds += 1;
+            session.stats.nodes += *batch_->trees[i].view().count;
+            session.stats.decode_s += stats.total_s;
+            session.stats.phases += stats;
+            emit(session, {accepted.emitted, static_cast<size_t>(*accepted.count)}, logprobs);
         }
-        const AcceptedView accepted = batch_->accepted[i].view();
-        session.committed += *accepted.count;
-        session.stats.rounds += 1;
-        session.stats.nodes += *batch_->trees[i].view().count;
-        session.stats.decode_s += stats.total_s;
-        session.stats.phases += stats;
-        emit(session, {accepted.emitted, static_cast<size_t>(*accepted.count)});
+        // An end that plain decoding reaches before the failing row comes first.
+        if (session.finish != FinishReason::none) {
+            session.error.clear();
+        } else if (failed) {
+            finish(session, FinishReason::error);
+        }
     }
 }
 
@@ -158,6 +228,7 @@ void Engine::finish(Session& session, FinishReason reason) {
     session.new_text += session.text.finish();
     session.table.clear();
     session.committed = 0;
+    session.counts = {};
     if (session.number >= 0) {
         running_[static_cast<size_t>(session.number)] = nullptr;
         session.number = -1;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,21 +18,7 @@ namespace kd {
 
 using RequestId = uint64_t;
 
-/// Which tokens may follow `answer`, the emitted tokens on the path of one tree node. allowed
-/// [ceil(vocabulary / 32)]: bit t % 32 of word t / 32 stands for token t; all are set at first.
-/// Must be a function of its argument alone. Called by the thread that steps. What it throws ends
-/// the request with FinishReason::error.
-using LogitMask = std::function<void(std::span<const int32_t> answer, std::span<uint32_t> allowed)>;
-
-/// Most tokens listed for one position.
-inline constexpr int32_t kMaxTopLogprobs = 128;
-
-/// Log-probabilities are natural and those of the target's own distribution: before temperature,
-/// penalties, bias and masks.
-struct TokenLogprob {
-    int32_t token = 0;
-    float logprob = 0.0f;
-};
+/// What the target thought of one position (base/sampling_params.h says which logprobs).
 struct PositionLogprobs {
     float logprob = 0.0f;           // of the token that stands there
     std::vector<TokenLogprob> top;  // the most likely ones, by (logprob descending, id ascending)
@@ -101,10 +86,18 @@ struct Session {
     uint64_t admission = 0;  // larger: admitted later
     FinishReason finish = FinishReason::none;
     SessionStats stats;
+    TokenCounts counts;            // of prompt and answer; empty: not decoding yet, or no penalties
+    int32_t scored = 1;            // prompt tokens whose logprobs are known (the first has none)
+    std::string error;             // with FinishReason::error
     std::vector<int32_t> new_ids;  // since the last poll
     std::string new_text;
+    std::vector<PositionLogprobs> new_logprobs;
+    std::vector<PositionLogprobs> new_prompt_logprobs;
 
     int32_t emitted() const { return static_cast<int32_t>(tokens.size() - request.prompt.size()); }
+    std::span<const int32_t> answer() const {
+        return std::span(tokens).subspan(request.prompt.size());
+    }
     bool prefilling() const { return committed + 1 < static_cast<int32_t>(tokens.size()); }
 };
 

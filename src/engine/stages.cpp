@@ -1,6 +1,8 @@
 #include "engine/stages.h"
 
 #include <algorithm>
+#include <exception>
+#include <string>
 
 #include "base/check.h"
 #include "base/rng.h"
@@ -28,6 +30,46 @@ bool budgeted(const BatchEntry& entry) {
 
 void copy_rows(std::span<const int32_t> values, std::vector<int32_t>& out) {
     out.insert(out.end(), values.begin(), values.end());
+}
+
+/// The logits of an entry: one row a node, or one a scored row of its prompt chunk.
+MatrixView<const float> logits_of(const Batch& batch, size_t index, int32_t rows) {
+    const int64_t vocabulary = batch.limits.vocabulary;
+    return {.data = batch.logits.data() + batch.first_logit[index] * vocabulary,
+            .rows = rows,
+            .columns = vocabulary,
+            .stride = vocabulary};
+}
+
+void accept_entry(Batch& batch, size_t index) {
+    const BatchEntry& entry = batch.entries[index];
+    const TreeView tree = batch.trees[index].view();
+    // The draw for a token is keyed on the token's own position, whatever the tree.
+    for (int32_t depth = 0; depth < *tree.count; ++depth) {
+        batch.draws[static_cast<size_t>(depth)] =
+            uniform(entry.sampling.seed, RngStream::sample,
+                    static_cast<uint64_t>(entry.context) + static_cast<uint64_t>(depth) + 1);
+    }
+    accept_tree(tree, logits_of(batch, index, *tree.count), entry.sampling, batch.draws,
+                batch.sampler, batch.accepted[index].view(), entry.rules);
+}
+
+/// Logprobs of the prompt's tokens that follow the scored rows.
+void score_entry(Batch& batch, size_t index) {
+    const BatchEntry& entry = batch.entries[index];
+    const MatrixView<const float> logits = logits_of(batch, index, entry.scored_rows);
+    const auto behind = static_cast<size_t>(entry.context + entry.first_scored) + 1;
+    for (int32_t row = 0; row < entry.scored_rows; ++row) {
+        write_logprobs(logits.row_span(row), entry.tokens[behind + static_cast<size_t>(row)],
+                       entry.rules.logprobs, row, batch.sampler.logprob);
+    }
+}
+
+std::string one_line(std::string text) {
+    for (char& c : text) {
+        if (c == '\n' || c == '\r') c = ' ';
+    }
+    return text;
 }
 
 }  // namespace
@@ -116,6 +158,9 @@ void pack_stage(Batch& batch) {
             for (int32_t row = 0; row < entry.prefill_rows; ++row) {
                 batch.positions.push_back(entry.context + row);
             }
+            for (int32_t row = 0; row < entry.scored_rows; ++row) {
+                batch.logit_rows.push_back(first + entry.first_scored + row);
+            }
         }
         copy_rows(segment.slots, batch.slots);
         batch.segments.push_back(segment);
@@ -133,31 +178,26 @@ void verify_stage(Batch& batch, const RoundContext& context) {
                             .logit_rows = batch.logit_rows,
                             .kv = context.kv,
                             .logits = {.data = batch.logits.data(),
-                                       .rows = batch.limits.tree_rows(),
+                                       .rows = batch.limits.rows(),
                                        .columns = vocabulary,
                                        .stride = vocabulary}},
                            *context.stream);
 }
 
 void accept_stage(Batch& batch) {
-    const int64_t vocabulary = batch.limits.vocabulary;
     for (size_t i = 0; i < batch.entries.size(); ++i) {
-        const BatchEntry& entry = batch.entries[i];
-        if (!decodes(entry)) continue;
-        const TreeView tree = batch.trees[i].view();
-        // The draw for a token is keyed on the token's own position, whatever the tree.
-        for (int32_t depth = 0; depth < *tree.count; ++depth) {
-            batch.draws[static_cast<size_t>(depth)] =
-                uniform(entry.sampling.seed, RngStream::sample,
-                        static_cast<uint64_t>(entry.context) + static_cast<uint64_t>(depth) + 1);
+        BatchEntry& entry = batch.entries[i];
+        entry.rules.logprobs = batch.logprobs_of(i);
+        std::string& error = batch.errors[i];
+        error.clear();
+        // What a request's mask throws and what its rules do to a row is its own affair.
+        try {
+            decodes(entry) ? accept_entry(batch, i) : score_entry(batch, i);
+        } catch (const std::exception& problem) {
+            error = one_line(problem.what());
+        } catch (...) {
+            error = "the logit mask threw something unknown";
         }
-        const MatrixView<const float> logits = {
-            .data = batch.logits.data() + batch.first_logit[i] * vocabulary,
-            .rows = *tree.count,
-            .columns = vocabulary,
-            .stride = vocabulary};
-        accept_tree(tree, logits, entry.sampling, batch.draws, batch.sampler,
-                    batch.accepted[i].view());
     }
 }
 
@@ -175,6 +215,7 @@ void commit_stage(Batch& batch, const RoundContext& context) {
         if (decodes(entry)) {
             const AcceptedView accepted = batch.accepted[i].view();
             rows = static_cast<size_t>(*accepted.count);
+            if (rows == 0) continue;  // its rules failed at the root
             const size_t moved = batch.move_to.size();
             batch.move_from.resize(moved + rows);
             batch.move_to.resize(moved + rows);

@@ -15,7 +15,9 @@ double tree_stage(Batch& batch, CostTable& cost);
 void pack_stage(Batch& batch);
 /// The target's forward over all rows.
 void verify_stage(Batch& batch, const RoundContext& context);
-/// Accepted paths of the decoding entries.
+/// Accepted paths of the decoding entries and logprobs where they are wanted. An entry whose rules
+/// fail gets a line in batch.errors and accepts what came before, perhaps nothing; the others go
+/// on.
 void accept_stage(Batch& batch);
 /// Accepted rows to their positions, committed rows to the drafter.
 void commit_stage(Batch& batch, const RoundContext& context);

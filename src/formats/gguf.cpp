@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -53,14 +54,64 @@ uint64_t number_bytes(uint32_t type) {
     return 0;
 }
 
-// ggml's type codes; the gaps were given up by ggml and are named as they were.
-constexpr std::array<std::string_view, 42> kTensorTypeNames = {
-    "F32",   "F16",        "Q4_0",       "Q4_1",       "Q4_2",     "Q4_3",     "Q5_0",
-    "Q5_1",  "Q8_0",       "Q8_1",       "Q2_K",       "Q3_K",     "Q4_K",     "Q5_K",
-    "Q6_K",  "Q8_K",       "IQ2_XXS",    "IQ2_XS",     "IQ3_XXS",  "IQ1_S",    "IQ4_NL",
-    "IQ3_S", "IQ2_S",      "IQ4_XS",     "I8",         "I16",      "I32",      "I64",
-    "F64",   "IQ1_M",      "BF16",       "Q4_0_4_4",   "Q4_0_4_8", "Q4_0_8_8", "TQ1_0",
-    "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4",    "NVFP4",    "Q1_0"};
+/// A tensor type of ggml's: elements and bytes of a block; 0 where that is not known here (types
+/// that ggml gave up, and too new ones).
+struct TensorType {
+    std::string_view name;
+    int64_t elements = 0;
+    int64_t bytes = 0;
+};
+
+// By ggml's type code.
+constexpr std::array<TensorType, 42> kTensorTypes = {{
+    {"F32", 1, 4},
+    {"F16", 1, 2},
+    {"Q4_0", 32, 18},
+    {"Q4_1", 32, 20},
+    {"Q4_2"},
+    {"Q4_3"},
+    {"Q5_0", 32, 22},
+    {"Q5_1", 32, 24},
+    {"Q8_0", 32, 34},
+    {"Q8_1", 32, 36},
+    {"Q2_K", 256, 84},
+    {"Q3_K", 256, 110},
+    {"Q4_K", 256, 144},
+    {"Q5_K", 256, 176},
+    {"Q6_K", 256, 210},
+    {"Q8_K", 256, 292},
+    {"IQ2_XXS", 256, 66},
+    {"IQ2_XS", 256, 74},
+    {"IQ3_XXS", 256, 98},
+    {"IQ1_S", 256, 50},
+    {"IQ4_NL", 32, 18},
+    {"IQ3_S", 256, 110},
+    {"IQ2_S", 256, 82},
+    {"IQ4_XS", 256, 136},
+    {"I8", 1, 1},
+    {"I16", 1, 2},
+    {"I32", 1, 4},
+    {"I64", 1, 8},
+    {"F64", 1, 8},
+    {"IQ1_M", 256, 56},
+    {"BF16", 1, 2},
+    {"Q4_0_4_4", 32, 18},
+    {"Q4_0_4_8", 32, 18},
+    {"Q4_0_8_8", 32, 18},
+    {"TQ1_0", 256, 54},
+    {"TQ2_0", 256, 66},
+    {"IQ4_NL_4_4", 32, 18},
+    {"IQ4_NL_4_8", 32, 18},
+    {"IQ4_NL_8_8", 32, 18},
+    {"MXFP4", 32, 17},
+    {"NVFP4", 64, 36},
+    {"Q1_0"},
+}};
+
+std::string tensor_type_name(uint32_t code) {
+    return code < kTensorTypes.size() ? std::string(kTensorTypes[code].name)
+                                      : fmt::format("{}", code);
+}
 
 std::optional<DType> dtype_of(uint32_t tensor_type) {
     switch (tensor_type) {
@@ -229,11 +280,43 @@ uint32_t read_version(Cursor& cursor) {
 
 /// A tensor's entry; `offset` counts from the start of the tensor data.
 struct TensorEntry {
-    GgufTensor tensor;
+    GgufTensor tensor;  // of a foreign type: 0 bytes where they are not known
     uint64_t offset = 0;
+    uint32_t code = 0;  // ggml's
+    bool foreign = false;
 };
 
-TensorEntry read_tensor_entry(Cursor& cursor, uint64_t index) {
+/// Sets the entry's type and bytes.
+void read_tensor_type(Cursor& cursor, std::string_view field, uint64_t elements,
+                      ForeignTensors foreign, TensorEntry& entry) {
+    GgufTensor& tensor = entry.tensor;
+    entry.code = cursor.read<uint32_t>(field);
+    const std::string name = tensor_type_name(entry.code);
+    TensorType type;
+    if (const std::optional<DType> dtype = dtype_of(entry.code)) {
+        tensor.type = *dtype;
+        type = {.elements = block_elements(*dtype), .bytes = block_bytes(*dtype)};
+    } else if (foreign == ForeignTensors::list) {
+        entry.foreign = true;
+        if (entry.code < kTensorTypes.size()) type = kTensorTypes[entry.code];
+        if (type.elements == 0) return;
+    } else {
+        KD_THROW(unsupported,
+                 "{}: {}: type {} is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K and "
+                 "Q6_K are)",
+                 cursor.path(), field, name);
+    }
+    if (tensor.columns() % type.elements != 0) {
+        KD_THROW(corrupt, "{}: {}: {} columns are not a multiple of {}'s block of {}",
+                 cursor.path(), field, tensor.columns(), name, type.elements);
+    }
+    const std::optional<uint64_t> bytes = checked_size(
+        elements / static_cast<uint64_t>(type.elements), static_cast<uint64_t>(type.bytes));
+    if (!bytes) KD_THROW(corrupt, "{}: {}: too many bytes", cursor.path(), field);
+    tensor.bytes = static_cast<int64_t>(*bytes);
+}
+
+TensorEntry read_tensor_entry(Cursor& cursor, uint64_t index, ForeignTensors foreign) {
     TensorEntry entry;
     GgufTensor& tensor = entry.tensor;
     tensor.name = cursor.read_string(fmt::format("name of tensor {}", index));
@@ -257,26 +340,7 @@ TensorEntry read_tensor_entry(Cursor& cursor, uint64_t index) {
         elements = *product;
         tensor.dims.push_back(static_cast<int64_t>(dim));
     }
-    const uint32_t type = cursor.read<uint32_t>(field);
-    const std::optional<DType> dtype = dtype_of(type);
-    if (!dtype) {
-        KD_THROW(unsupported,
-                 "{}: {}: type {} is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K and "
-                 "Q6_K are)",
-                 cursor.path(), field,
-                 type < kTensorTypeNames.size() ? std::string(kTensorTypeNames[type])
-                                                : fmt::format("{}", type));
-    }
-    tensor.type = *dtype;
-    if (tensor.columns() % block_elements(*dtype) != 0) {
-        KD_THROW(corrupt, "{}: {}: {} columns are not a multiple of {}'s block of {}",
-                 cursor.path(), field, tensor.columns(), name_of(*dtype), block_elements(*dtype));
-    }
-    const std::optional<uint64_t> bytes =
-        checked_size(elements / static_cast<uint64_t>(block_elements(*dtype)),
-                     static_cast<uint64_t>(block_bytes(*dtype)));
-    if (!bytes) KD_THROW(corrupt, "{}: {}: too many bytes", cursor.path(), field);
-    tensor.bytes = static_cast<int64_t>(*bytes);
+    read_tensor_type(cursor, field, elements, foreign, entry);
     entry.offset = cursor.read<uint64_t>(field);
     return entry;
 }
@@ -302,10 +366,12 @@ void place_tensor(TensorEntry& entry, const MappedFile& file, uint64_t data_begi
     tensor.data = file.data() + *begin;
 }
 
-void check_no_overlap(const std::vector<GgufTensor>& tensors, const MappedFile& file) {
+void check_no_overlap(const std::vector<TensorEntry>& entries, const MappedFile& file) {
     std::vector<const GgufTensor*> by_place;
-    by_place.reserve(tensors.size());
-    for (const GgufTensor& tensor : tensors) by_place.push_back(&tensor);
+    by_place.reserve(entries.size());
+    for (const TensorEntry& entry : entries) {
+        if (entry.tensor.bytes > 0) by_place.push_back(&entry.tensor);
+    }
     std::sort(by_place.begin(), by_place.end(),
               [](const GgufTensor* a, const GgufTensor* b) { return a->data < b->data; });
     for (size_t i = 1; i < by_place.size(); ++i) {
@@ -317,9 +383,20 @@ void check_no_overlap(const std::vector<GgufTensor>& tensors, const MappedFile& 
     }
 }
 
+GgufForeignTensor foreign_tensor(const TensorEntry& entry, const MappedFile& file) {
+    const GgufTensor& tensor = entry.tensor;
+    GgufForeignTensor out = {.name = tensor.name,
+                             .type = tensor_type_name(entry.code),
+                             .dims = tensor.dims,
+                             .file_offset = static_cast<uint64_t>(tensor.data - file.data())};
+    if (tensor.bytes > 0) out.bytes = tensor.bytes;
+    return out;
+}
+
 }  // namespace
 
-GgufFile::GgufFile(const std::string& path) : file_(std::make_unique<MappedFile>(path)) {
+GgufFile::GgufFile(const std::string& path, ForeignTensors foreign)
+    : file_(std::make_unique<MappedFile>(path)) {
     Cursor cursor(*file_);
     version_ = read_version(cursor);
     const uint64_t tensor_count = cursor.read<uint64_t>("tensor count");
@@ -347,19 +424,30 @@ GgufFile::GgufFile(const std::string& path) : file_(std::make_unique<MappedFile>
     cursor.check_count(tensor_count, kMinTensorBytes, "tensor count");
     std::vector<TensorEntry> entries;
     entries.reserve(tensor_count);
-    for (uint64_t i = 0; i < tensor_count; ++i) entries.push_back(read_tensor_entry(cursor, i));
+    for (uint64_t i = 0; i < tensor_count; ++i) {
+        entries.push_back(read_tensor_entry(cursor, i, foreign));
+    }
 
     const uint64_t unit = static_cast<uint64_t>(alignment);
     const uint64_t data_begin = (cursor.position() + unit - 1) / unit * unit;
-    tensors_.reserve(entries.size());
+    std::set<std::string_view> names;
     for (TensorEntry& entry : entries) {
         place_tensor(entry, *file_, data_begin, unit);
-        if (!tensor_index_.emplace(entry.tensor.name, tensors_.size()).second) {
+        if (!names.insert(entry.tensor.name).second) {
             KD_THROW(corrupt, "{}: tensor '{}': occurs twice", path, printable(entry.tensor.name));
         }
-        tensors_.push_back(std::move(entry.tensor));
     }
-    check_no_overlap(tensors_, *file_);
+    check_no_overlap(entries, *file_);
+    tensors_.reserve(entries.size());
+    for (TensorEntry& entry : entries) {
+        GgufTensor& tensor = entry.tensor;
+        if (entry.foreign) {
+            foreign_.push_back(foreign_tensor(entry, *file_));
+        } else {
+            tensor_index_.emplace(tensor.name, tensors_.size());
+            tensors_.push_back(std::move(tensor));
+        }
+    }
 }
 
 }  // namespace kd

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -83,17 +84,32 @@ struct GgufTensor {
     }
 };
 
+/// A tensor of a type that is not one of DType's: nothing here computes with it.
+struct GgufForeignTensor {
+    std::string_view name;
+    std::string type;              // ggml's name, or the number of its code
+    std::vector<int64_t> dims;     // as in GgufTensor
+    uint64_t file_offset = 0;      // of its first byte
+    std::optional<int64_t> bytes;  // none where the type's blocks are not known
+};
+
+/// What to do with tensors of other types than DType's.
+enum class ForeignTensors : uint8_t { refuse, list };
+
 class GgufFile {
   public:
     /// Throws kd::Error: corrupt for a file that contradicts the format, unsupported (with the name
     /// of the version, tensor type or value type) for what is valid but not read here: nested
-    /// arrays, big-endian files, tensor types other than DType's; what MappedFile throws.
-    explicit GgufFile(const std::string& path);
+    /// arrays, big-endian files, tensor types other than DType's unless they shall be listed; what
+    /// MappedFile throws.
+    explicit GgufFile(const std::string& path, ForeignTensors foreign = ForeignTensors::refuse);
 
     const MappedFile& file() const { return *file_; }
     uint32_t version() const { return version_; }
     const std::map<std::string_view, GgufValue>& metadata() const { return metadata_; }
     const std::vector<GgufTensor>& tensors() const { return tensors_; }
+    /// In the file's order; find_tensor does not see them.
+    const std::vector<GgufForeignTensor>& foreign_tensors() const { return foreign_; }
 
     /// Null if absent.
     const GgufValue* find(std::string_view key) const;
@@ -120,6 +136,7 @@ class GgufFile {
     uint32_t version_ = 0;
     std::map<std::string_view, GgufValue> metadata_;
     std::vector<GgufTensor> tensors_;
+    std::vector<GgufForeignTensor> foreign_;
     std::map<std::string_view, size_t> tensor_index_;
 };
 

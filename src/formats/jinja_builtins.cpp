@@ -113,6 +113,7 @@ Value filter_replace(const FilterCall& call) {
 Value items_of(Context& context, const Dict& dict) {
     std::vector<Value> items;
     for (const auto& [key, value] : dict.entries) {
+        context.spend_bytes(key.size());
         items.push_back(make_list(context, {Value(key), value}, true));
     }
     return make_list(context, std::move(items));
@@ -181,6 +182,7 @@ Value make_namespace(Context& context, const Arguments& arguments) {
     auto result = std::make_shared<Namespace>();
     for (const Value& value : arguments.positional) {
         if (value.dict() == nullptr) context.fail("namespace takes named values or a mapping");
+        for (const auto& [key, entry] : value.dict()->entries) context.spend_bytes(key.size());
         result->attributes = value.dict()->entries;
     }
     for (const auto& [name, value] : arguments.named) {
@@ -223,6 +225,7 @@ bool starts_or_ends(Context& context, const std::string& text, std::string_view 
         if (value.text() == nullptr) {
             context.fail(fmt::format("{} needs a string, not {}", name, value.kind()));
         }
+        context.spend_text(std::min(text.size(), value.text()->size()));
         return name == "startswith" ? text.starts_with(*value.text())
                                     : text.ends_with(*value.text());
     };
@@ -285,8 +288,7 @@ Value call_mapping_method(Context& context, const Dict& dict, std::string_view n
     if (name == "get") {
         const Bound bound(context, name, arguments, {"key", "default"}, 1);
         const Value key = bound.value(0);
-        context.spend_steps(dict.entries.size() / 8);
-        const Value* found = key.text() != nullptr ? dict.find(*key.text()) : nullptr;
+        const Value* found = key.text() != nullptr ? dict.find(context, *key.text()) : nullptr;
         return found != nullptr ? *found : bound.value(1);
     }
     if (name != "items" && name != "keys" && name != "values") {
@@ -296,6 +298,7 @@ Value call_mapping_method(Context& context, const Dict& dict, std::string_view n
     if (name == "items") return items_of(context, dict);
     std::vector<Value> result;
     for (const auto& [key, value] : dict.entries) {
+        if (name == "keys") context.spend_bytes(key.size());
         result.push_back(name == "keys" ? Value(key) : value);
     }
     return make_list(context, std::move(result));

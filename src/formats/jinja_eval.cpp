@@ -10,17 +10,24 @@ namespace kd::jinja {
 
 namespace {
 
+/// A name or string of the template, as far as messages need it.
+std::string shortened(const std::string& text) {
+    constexpr size_t kMostBytes = 64;
+    return text.size() <= kMostBytes ? text : text.substr(0, kMostBytes) + "...";
+}
+
 /// The expression as the template writes it, as far as messages need it.
 std::string describe(const Expr& expr) {
     switch (expr.kind) {
         case Expr::Kind::name:
-            return expr.text;
+            return shortened(expr.text);
         case Expr::Kind::attribute:
-            return describe(*expr.children[0]) + "." + expr.text;
+            return describe(*expr.children[0]) + "." + shortened(expr.text);
         case Expr::Kind::index: {
             const Expr& key = *expr.children[1];
             if (key.kind == Expr::Kind::constant && key.constant.text() != nullptr) {
-                return fmt::format("{}['{}']", describe(*expr.children[0]), *key.constant.text());
+                return fmt::format("{}['{}']", describe(*expr.children[0]),
+                                   shortened(*key.constant.text()));
             }
             return describe(*expr.children[0]) + "[" + describe(key) + "]";
         }
@@ -31,7 +38,7 @@ std::string describe(const Expr& expr) {
             }
             return std::string(expr.constant.kind());
         case Expr::Kind::filter:
-            return describe(*expr.children[0]) + "|" + expr.text;
+            return describe(*expr.children[0]) + "|" + shortened(expr.text);
         case Expr::Kind::call:
             return describe(*expr.children[0]) + "()";
         default:
@@ -177,7 +184,8 @@ class Evaluator {
 
     template <class Entries>
     void set_in(Entries& entries, const std::string& name, Value value) {
-        context_.spend_steps(1 + entries.size() / 8);
+        context_.spend_steps(1);
+        spend_look_up(context_, entries.size(), name);
         const auto found = std::find_if(entries.begin(), entries.end(),
                                         [&](const auto& entry) { return entry.first == name; });
         if (found != entries.end())
@@ -186,13 +194,14 @@ class Evaluator {
             entries.emplace_back(name, std::move(value));
     }
 
-    Value look_up(std::string_view name) const {
+    Value look_up(std::string_view name) {
         for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+            spend_look_up(context_, scope->size(), name);
             for (const auto& [key, value] : *scope) {
                 if (key == name) return value;
             }
         }
-        const Value* variable = variables_.find(name);
+        const Value* variable = variables_.find(context_, name);
         return variable != nullptr ? *variable : find_function(name);
     }
 
@@ -282,6 +291,7 @@ class Evaluator {
             if (key.text() == nullptr) {
                 at(expr).unsupported(fmt::format("a mapping key of kind {}", key.kind()));
             }
+            context_.spend_bytes(key.text()->size());
             set_in(entries, *key.text(), evaluate(*expr.children[i + 1]));
         }
         return make_dict(at(expr), std::move(entries));
@@ -303,10 +313,10 @@ class Evaluator {
                 at(expr).unsupported(
                     fmt::format("'{}', a method that is not called,", describe(expr)));
             }
-            context_.spend_steps(dict->entries.size() / 8);
-            if (const Value* found = dict->find(expr.text)) return *found;
+            if (const Value* found = dict->find(context_, expr.text)) return *found;
         }
         if (const Namespace* space = value.name_space()) {
+            spend_look_up(context_, space->attributes.size(), expr.text);
             for (const auto& [name, attribute] : space->attributes) {
                 if (name == expr.text) return attribute;
             }
@@ -340,8 +350,7 @@ class Evaluator {
         const Value key = evaluate(*expr.children[1]);
         require_defined(*expr.children[0], value);
         if (const Dict* dict = value.dict(); dict != nullptr && key.text() != nullptr) {
-            context_.spend_steps(dict->entries.size() / 8);
-            if (const Value* found = dict->find(*key.text())) return *found;
+            if (const Value* found = dict->find(context_, *key.text())) return *found;
         }
         if (key.is_integer() && (value.list() != nullptr || value.text() != nullptr)) {
             const auto items = value.list() != nullptr ? nullptr : iterate(at(expr), value);
@@ -392,6 +401,7 @@ class Evaluator {
         }
         std::string text;
         for (const Value& character : result) text += *character.text();
+        context_.spend_bytes(text.size());
         return text;
     }
 

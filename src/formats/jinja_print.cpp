@@ -183,7 +183,10 @@ class JsonPrinter {
 
 std::string to_text(Context& context, const Value& value) {
     if (value.is_undefined()) return {};
-    if (value.text() != nullptr) return *value.text();
+    if (value.text() != nullptr) {
+        context.spend_bytes(value.text()->size());
+        return *value.text();
+    }
     return to_repr(context, value);
 }
 

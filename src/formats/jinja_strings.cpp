@@ -91,6 +91,7 @@ std::vector<Value> split(Context& context, std::string_view text,
     while (parts.size() < cuts_of(most)) {
         const size_t at = text.find(*separator);
         if (at == text.npos) break;
+        context.spend_steps(1);
         parts.emplace_back(text.substr(0, at));
         text.remove_prefix(at + separator->size());
     }
@@ -107,6 +108,7 @@ std::vector<Value> split_right(Context& context, std::string_view text,
     while (parts.size() < cuts_of(most)) {
         const size_t at = text.rfind(separator);
         if (at == text.npos) break;
+        context.spend_steps(1);
         parts.emplace_back(text.substr(at + separator.size()));
         text = text.substr(0, at);
     }

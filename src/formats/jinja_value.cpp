@@ -46,7 +46,12 @@ std::string_view Value::kind() const {
     return kNames[kinds_.index()];
 }
 
-const Value* Dict::find(std::string_view key) const {
+void spend_look_up(Context& context, size_t entries, std::string_view name) {
+    context.spend_steps(entries / 8 + name.size() / 256 * entries);
+}
+
+const Value* Dict::find(Context& context, std::string_view key) const {
+    spend_look_up(context, entries.size(), key);
     for (const auto& [name, value] : entries) {
         if (name == key) return &value;
     }
@@ -133,7 +138,10 @@ bool equal(Context& context, const Value& a, const Value& b) {
         if (a.is_integer() && b.is_integer()) return a.integer() == b.integer();
         return a.number() == b.number();
     }
-    if (a.text() != nullptr && b.text() != nullptr) return *a.text() == *b.text();
+    if (a.text() != nullptr && b.text() != nullptr) {
+        context.spend_text(std::min(a.text()->size(), b.text()->size()));
+        return *a.text() == *b.text();
+    }
     if (a.list() != nullptr && b.list() != nullptr) {
         const std::vector<Value>& left = a.list()->items;
         const std::vector<Value>& right = b.list()->items;
@@ -144,8 +152,7 @@ bool equal(Context& context, const Value& a, const Value& b) {
     if (a.dict() != nullptr && b.dict() != nullptr) {
         if (a.dict()->entries.size() != b.dict()->entries.size()) return false;
         for (const auto& [key, value] : a.dict()->entries) {
-            context.spend_steps(b.dict()->entries.size());
-            const Value* other = b.dict()->find(key);
+            const Value* other = b.dict()->find(context, key);
             if (other == nullptr || !equal(context, value, *other)) return false;
         }
         return true;
@@ -161,7 +168,10 @@ bool less(Context& context, const Value& a, const Value& b) {
         return a.number() < b.number();
     }
     // Bytes of UTF-8 sort as their code points do.
-    if (a.text() != nullptr && b.text() != nullptr) return *a.text() < *b.text();
+    if (a.text() != nullptr && b.text() != nullptr) {
+        context.spend_text(std::min(a.text()->size(), b.text()->size()));
+        return *a.text() < *b.text();
+    }
     context.fail(fmt::format("{} and {} have no order", a.kind(), b.kind()));
 }
 
@@ -174,8 +184,7 @@ bool contains(Context& context, const Value& haystack, const Value& needle) {
         return text->find(*needle.text()) != text->npos;
     }
     if (const Dict* dict = haystack.dict()) {
-        context.spend_steps(dict->entries.size());
-        return needle.text() != nullptr && dict->find(*needle.text()) != nullptr;
+        return needle.text() != nullptr && dict->find(context, *needle.text()) != nullptr;
     }
     const std::shared_ptr<const List> items = iterate(context, haystack);
     return std::any_of(items->items.begin(), items->items.end(),
@@ -188,7 +197,10 @@ std::shared_ptr<const List> iterate(Context& context, const Value& value) {
         result->items = list->items;
         result->depth = list->depth;
     } else if (const Dict* dict = value.dict()) {
-        for (const auto& [key, item] : dict->entries) result->items.emplace_back(key);
+        for (const auto& [key, item] : dict->entries) {
+            context.spend_bytes(key.size());
+            result->items.emplace_back(key);
+        }
     } else if (const std::string* text = value.text()) {
         for (const std::string_view c : characters(context, *text)) result->items.emplace_back(c);
     } else if (!value.is_undefined()) {

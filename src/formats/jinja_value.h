@@ -34,6 +34,8 @@ class Context {
     /// Throw kd::Error{out_of_resources} beyond the bounds above.
     void spend_steps(size_t steps);
     void spend_bytes(size_t bytes);
+    /// For comparing or copying that much text, of which 256 bytes count as a step.
+    void spend_text(size_t bytes) { spend_steps(bytes / 256); }
 
   private:
     std::string place() const;
@@ -127,7 +129,7 @@ struct Dict {
     std::vector<std::pair<std::string, Value>> entries;  // keys distinct, in order of insertion
     int depth = 1;
 
-    const Value* find(std::string_view key) const;  // null if absent
+    const Value* find(Context& context, std::string_view key) const;  // null if absent
 };
 
 struct Namespace {
@@ -138,6 +140,9 @@ struct Loop {
     std::shared_ptr<const List> items;
     size_t index = 0;  // from 0
 };
+
+/// For finding `name` among so many: at worst all are as long and differ at their ends.
+void spend_look_up(Context& context, size_t entries, std::string_view name);
 
 /// Fail if the result would nest too deep or hold a namespace or a loop.
 Value make_list(Context& context, std::vector<Value> items, bool tuple = false);

@@ -100,35 +100,37 @@ void read_rope(const GgufFile& gguf, ModelConfig& config) {
                  gguf.file().path(), config.rope_dim);
     }
     config.rope_base = gguf.number_or("llama.rope.freq_base", 10000, 1, 1e12);
-    refuse_rope_scaling(gguf);
     // The converters to GGUF permute the Q and K rows of this architecture.
     config.rope_adjacent_pairs = true;
 }
 
-}  // namespace
-
-ModelConfig read_model_config(const GgufFile& gguf) {
-    const std::string& path = gguf.file().path();
-    ModelConfig config;
+void read_architecture(const GgufFile& gguf, ModelConfig& config) {
     config.architecture = gguf.string("general.architecture");
     if (config.architecture != "llama") {
         KD_THROW(unsupported,
-                 "{}: metadata 'general.architecture': '{}' is not supported ('llama' is)", path,
-                 printable(config.architecture));
+                 "{}: metadata 'general.architecture': '{}' is not supported ('llama' is)",
+                 gguf.file().path(), printable(config.architecture));
     }
-    if (gguf.integer_or("llama.expert_count", 0, 0, 65536) != 0) {
+}
+
+void refuse_experts(const GgufFile& gguf) {
+    const int64_t experts = gguf.integer_or("llama.expert_count", 0, 0, 65536);
+    if (experts != 0) {
         KD_THROW(unsupported, "{}: metadata 'llama.expert_count': {} experts are not supported",
-                 path, gguf.integer("llama.expert_count", 0, 65536));
+                 gguf.file().path(), experts);
     }
-    config.name = model_name(gguf);
+}
+
+void read_sizes(const GgufFile& gguf, ModelConfig& config) {
     config.layers = positive(gguf, "llama.block_count", kMaxLayers);
     config.hidden = positive(gguf, "llama.embedding_length", kMaxHidden);
     config.intermediate = positive(gguf, "llama.feed_forward_length", kMaxIntermediate);
     config.context_length = positive(gguf, "llama.context_length", kMaxContext);
     config.norm_epsilon = gguf.number("llama.attention.layer_norm_rms_epsilon", 1e-12, 0.1);
-    read_heads(gguf, config);
-    read_rope(gguf, config);
+}
 
+void read_vocabulary(const GgufFile& gguf, ModelConfig& config) {
+    const std::string& path = gguf.file().path();
     const size_t tokens = gguf.strings("tokenizer.ggml.tokens").size();
     if (tokens == 0 || tokens > static_cast<size_t>(kMaxVocabulary)) {
         KD_THROW(corrupt, "{}: metadata 'tokenizer.ggml.tokens': {} tokens, not 1 to {}", path,
@@ -141,7 +143,43 @@ ModelConfig read_model_config(const GgufFile& gguf) {
         KD_THROW(corrupt, "{}: metadata 'llama.vocab_size': {}, but the token list has {}", path,
                  stated, config.vocabulary);
     }
+}
+
+/// All parts in order; `attempt` runs one and says whether those that build on it make sense.
+template <class Attempt>
+ModelConfig read_parts(const GgufFile& gguf, Attempt&& attempt) {
+    ModelConfig config;
+    // Without it the other keys mean nothing.
+    if (!attempt([&] { read_architecture(gguf, config); })) return config;
+    attempt([&] { refuse_experts(gguf); });
+    attempt([&] { config.name = model_name(gguf); });
+    if (attempt([&] { read_sizes(gguf, config); }) && attempt([&] { read_heads(gguf, config); })) {
+        attempt([&] { read_rope(gguf, config); });
+    }
+    attempt([&] { refuse_rope_scaling(gguf); });
+    attempt([&] { read_vocabulary(gguf, config); });
     return config;
+}
+
+}  // namespace
+
+ModelConfig read_model_config(const GgufFile& gguf) {
+    return read_parts(gguf, [](auto&& part) {
+        part();
+        return true;
+    });
+}
+
+ModelConfig probe_model_config(const GgufFile& gguf, std::vector<std::string>& faults) {
+    return read_parts(gguf, [&](auto&& part) {
+        try {
+            part();
+            return true;
+        } catch (const Error& error) {
+            faults.emplace_back(error.what());
+            return false;
+        }
+    });
 }
 
 }  // namespace kd

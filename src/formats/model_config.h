@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "formats/gguf.h"
 
@@ -30,5 +31,9 @@ struct ModelConfig {
 /// by kv_heads, an odd or too large rope dimension, a rope scaling that is not "none", or a
 /// vocabulary that does not match the token list.
 ModelConfig read_model_config(const GgufFile& gguf);
+
+/// The same without throwing: every independent refusal is appended to `faults`, and the result
+/// holds what could be read (all of it if there were none).
+ModelConfig probe_model_config(const GgufFile& gguf, std::vector<std::string>& faults);
 
 }  // namespace kd

@@ -20,6 +20,12 @@ constexpr std::string_view kMerges = "tokenizer.ggml.merges";
 constexpr size_t kMaxVocabulary = size_t{1} << 24;
 constexpr size_t kMaxSpecialBytes = 1024;  // of one special token's text
 
+/// A special token's name in GGUF keys ("seperator" is spelled so) and in chat templates.
+constexpr std::pair<std::string_view, std::string_view> kNamedTokens[] = {
+    {"bos", "bos_token"},       {"eos", "eos_token"},     {"unknown", "unk_token"},
+    {"seperator", "sep_token"}, {"padding", "pad_token"}, {"cls", "cls_token"},
+    {"mask", "mask_token"}};
+
 /// GGUF's token types.
 enum class TokenType : uint8_t { normal = 1, unknown, control, user_defined, unused, byte };
 
@@ -177,10 +183,12 @@ struct Tokenizer::Impl {
             const auto last = static_cast<int64_t>(types.size()) - 1;
             return static_cast<int32_t>(gguf.integer_or(key, -1, 0, last));
         };
-        bos = read("tokenizer.ggml.bos_token_id");
-        eos = read("tokenizer.ggml.eos_token_id");
-        read("tokenizer.ggml.unknown_token_id");  // unused, but out of range it betrays a bad file
-        read("tokenizer.ggml.padding_token_id");
+        for (const auto& [role, name] : kNamedTokens) {
+            const int32_t id = read(fmt::format("tokenizer.ggml.{}_token_id", role));
+            if (id >= 0) named_tokens.emplace_back(name, id);
+            if (role == "bos") bos = id;
+            if (role == "eos") eos = id;
+        }
         stop_ids = {eos, read("tokenizer.ggml.eot_token_id"), read("tokenizer.ggml.eom_token_id")};
         for (const std::string_view name : {"<|im_end|>", "<|endoftext|>"}) {
             const auto found = id_of.find(name);
@@ -233,6 +241,7 @@ struct Tokenizer::Impl {
     SpecialTokens specials;  // control and user-defined
     int32_t bos = -1;
     int32_t eos = -1;
+    std::vector<std::pair<std::string_view, int32_t>> named_tokens;
     std::vector<int32_t> stop_ids;
     std::string chat_template;
 };
@@ -293,6 +302,10 @@ int32_t Tokenizer::eos() const {
 
 const std::vector<int32_t>& Tokenizer::stop_ids() const {
     return impl_->stop_ids;
+}
+
+const std::vector<std::pair<std::string_view, int32_t>>& Tokenizer::named_tokens() const {
+    return impl_->named_tokens;
 }
 
 const std::string& Tokenizer::chat_template() const {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "formats/gguf.h"
@@ -41,6 +42,9 @@ class Tokenizer {
     int32_t eos() const;  // -1: none
     /// Ids that end generation: eos, eot and what the file names, ascending.
     const std::vector<int32_t>& stop_ids() const;
+    /// The special tokens that the file names, under the names chat templates know them by:
+    /// bos_token, eos_token, unk_token, sep_token, pad_token, cls_token, mask_token.
+    const std::vector<std::pair<std::string_view, int32_t>>& named_tokens() const;
     /// The Jinja source of the chat template; empty if the file has none.
     const std::string& chat_template() const;
     /// The string of a control token by id; empty for -1.

@@ -76,6 +76,53 @@ class DenseGqa final : public Model {
     Workspace workspace_;
 };
 
+/// Where the tensors of a layer lie in the file.
+struct LayerViews {
+    std::span<const float> attn_norm;
+    std::span<const float> ffn_norm;
+    WeightView q, k, v, attn_output, gate, up, down;
+};
+
+LayerViews read_layer(WeightReader& reader, const ModelConfig& c, int32_t layer) {
+    const int64_t q_rows = int64_t{c.heads} * c.head_dim;
+    const int64_t kv_rows = int64_t{c.kv_heads} * c.head_dim;
+    const auto name = [layer](std::string_view part) {
+        return fmt::format("blk.{}.{}.weight", layer, part);
+    };
+    const auto matrix = [&](std::string_view part, int64_t rows, int64_t columns) {
+        return reader.matrix(name(part), rows, columns);
+    };
+    const LayerViews views = {.attn_norm = reader.vector(name("attn_norm"), c.hidden),
+                              .ffn_norm = reader.vector(name("ffn_norm"), c.hidden),
+                              .q = matrix("attn_q", q_rows, c.hidden),
+                              .k = matrix("attn_k", kv_rows, c.hidden),
+                              .v = matrix("attn_v", kv_rows, c.hidden),
+                              .attn_output = matrix("attn_output", c.hidden, q_rows),
+                              .gate = matrix("ffn_gate", c.intermediate, c.hidden),
+                              .up = matrix("ffn_up", c.intermediate, c.hidden),
+                              .down = matrix("ffn_down", c.hidden, c.intermediate)};
+    reader.expect_one_kind({views.q, views.k, views.v}, name("attn_q"));
+    reader.expect_one_kind({views.gate, views.up}, name("ffn_gate"));
+    return views;
+}
+
+/// The tensors around the layers.
+struct OuterViews {
+    WeightView embedding;
+    std::span<const float> output_norm;
+    WeightView head;
+};
+
+OuterViews read_outer(WeightReader& reader, const ModelConfig& c) {
+    OuterViews views = {.embedding = reader.matrix("token_embd.weight", c.vocabulary, c.hidden),
+                        .output_norm = reader.vector("output_norm.weight", c.hidden)};
+    // Without its own matrix the head shares the embedding's.
+    views.head = reader.has("output.weight")
+                     ? reader.matrix("output.weight", c.vocabulary, c.hidden)
+                     : views.embedding;
+    return views;
+}
+
 LinearWeights linear_weights(std::initializer_list<WeightView> parts, Stream& stream) {
     return LinearWeights(std::span(parts.begin(), parts.size()), stream);
 }
@@ -83,44 +130,26 @@ LinearWeights linear_weights(std::initializer_list<WeightView> parts, Stream& st
 DenseGqa::DenseGqa(const GgufFile& file, const ModelConfig& model_config,
                    const ForwardLimits& limits, Stream& stream)
     : Model(model_config), limits_(limits), workspace_(config, limits, stream.threads->threads()) {
-    const ModelConfig& c = config;
-    const int64_t q_rows = int64_t{c.heads} * c.head_dim;
-    const int64_t kv_rows = int64_t{c.kv_heads} * c.head_dim;
     WeightReader reader(file);
-    embedding_ = reader.matrix("token_embd.weight", c.vocabulary, c.hidden);
-    output_norm_ = reader.vector("output_norm.weight", c.hidden);
-    for (int32_t i = 0; i < c.layers; ++i) {
-        const auto name = [i](std::string_view part) {
-            return fmt::format("blk.{}.{}.weight", i, part);
-        };
-        const auto matrix = [&](std::string_view part, int64_t rows, int64_t columns) {
-            return reader.matrix(name(part), rows, columns);
-        };
-        layers_.push_back({
-            .attn_norm = reader.vector(name("attn_norm"), c.hidden),
-            .ffn_norm = reader.vector(name("ffn_norm"), c.hidden),
-            .qkv = linear_weights(
-                {matrix("attn_q", q_rows, c.hidden), matrix("attn_k", kv_rows, c.hidden),
-                 matrix("attn_v", kv_rows, c.hidden)},
-                stream),
-            .attn_output = linear_weights({matrix("attn_output", c.hidden, q_rows)}, stream),
-            .gate_up = linear_weights({matrix("ffn_gate", c.intermediate, c.hidden),
-                                       matrix("ffn_up", c.intermediate, c.hidden)},
-                                      stream),
-            .down = linear_weights({matrix("ffn_down", c.hidden, c.intermediate)}, stream),
-        });
+    const OuterViews outer = read_outer(reader, config);
+    embedding_ = outer.embedding;
+    output_norm_ = outer.output_norm;
+    for (int32_t i = 0; i < config.layers; ++i) {
+        const LayerViews views = read_layer(reader, config, i);
+        layers_.push_back({.attn_norm = views.attn_norm,
+                           .ffn_norm = views.ffn_norm,
+                           .qkv = linear_weights({views.q, views.k, views.v}, stream),
+                           .attn_output = linear_weights({views.attn_output}, stream),
+                           .gate_up = linear_weights({views.gate, views.up}, stream),
+                           .down = linear_weights({views.down}, stream)});
     }
-    // Without its own matrix the head shares the embedding's.
-    const WeightView head = reader.has("output.weight")
-                                ? reader.matrix("output.weight", c.vocabulary, c.hidden)
-                                : embedding_;
-    output_ = std::make_unique<LinearWeights>(std::span(&head, 1), stream);
+    output_ = std::make_unique<LinearWeights>(std::span(&outer.head, 1), stream);
     reader.expect_all_taken();
     if (stream.kernels == Kernels::fast)
         file.file().release(file.file().data(), file.file().bytes());
 
-    for (int32_t i = 0; i < c.rope_dim / 2; ++i) {
-        inverse_frequency_.push_back(std::pow(c.rope_base, -2.0 * i / c.rope_dim));
+    for (int32_t i = 0; i < config.rope_dim / 2; ++i) {
+        inverse_frequency_.push_back(std::pow(config.rope_base, -2.0 * i / config.rope_dim));
     }
 }
 
@@ -227,6 +256,11 @@ void DenseGqa::forward(const ForwardBatch& batch, Stream& stream) {
                  batch.logits.stride == config.vocabulary,
              "logits [{}, {}] for {} rows of {}", batch.logits.rows, batch.logits.stride,
              batch.logit_rows.size(), config.vocabulary);
+    for (const AttnSegment& segment : batch.segments) {
+        KD_CHECK(std::ssize(segment.context) + segment.rows <= limits_.keys,
+                 "{} rows behind {} tokens, limit {}", segment.rows, segment.context.size(),
+                 limits_.keys);
+    }
     embed({.table = embedding_, .tokens = batch.tokens, .out = workspace_.x.data()}, stream);
     rope_angles(batch.positions, inverse_frequency_, workspace_.angles.data());
     for (int32_t i = 0; i < config.layers; ++i) {
@@ -242,6 +276,14 @@ void DenseGqa::forward(const ForwardBatch& batch, Stream& stream) {
 std::unique_ptr<Model> load_model(const GgufFile& file, const ForwardLimits& limits,
                                   Stream& stream) {
     return std::make_unique<DenseGqa>(file, read_model_config(file), limits, stream);
+}
+
+void check_tensors(const GgufFile& file, const ModelConfig& config,
+                   std::vector<std::string>& faults) {
+    WeightReader reader(file, faults);
+    read_outer(reader, config);
+    for (int32_t i = 0; i < config.layers; ++i) read_layer(reader, config, i);
+    reader.expect_all_taken();
 }
 
 }  // namespace kd

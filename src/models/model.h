@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "backends/stream.h"
 #include "base/views.h"
@@ -53,5 +55,10 @@ class Model {
 /// non-finite one.
 std::unique_ptr<Model> load_model(const GgufFile& file, const ForwardLimits& limits,
                                   Stream& stream);
+
+/// What load_model would refuse about the file's tensors, appended to `faults`, one line each:
+/// reads no weights, so values that are not finite are not seen. config: read without a fault.
+void check_tensors(const GgufFile& file, const ModelConfig& config,
+                   std::vector<std::string>& faults);
 
 }  // namespace kd

@@ -64,7 +64,7 @@ class Arguments(CliTest):
 
     def test_missing_model_says_what_to_do(self):
         environment = self.environment(KDTREE_CACHE="/no/such/cache")
-        self.refused("run", "hi", env=environment, naming="quickstart")
+        self.refused("run", "hi", env=environment, naming="kdtree fetch smollm2")
 
     def test_oracle_without_profile(self):
         self.refused("run", "--speculative-algorithm", "oracle", "hi", naming="profile")
@@ -200,9 +200,9 @@ class BenchInput(CliTest):
 class Help(CliTest):
     def test_help_and_version(self):
         for arguments, words in [
-            (["--help"], ["Usage: kdtree ", "run", "bench"]),
-            (["run", "--help"], ["none|ngram|oracle", "fast|ref", "--stop", "Example", "130"]),
-            (["bench", "--help"], ["--modes", "default: 8", "Example"]),
+            (["--help"], ["SYNOPSIS\n  kdtree ", "run", "bench"]),
+            (["run", "--help"], ["none|ngram|oracle", "fast|ref", "--stop", "EXAMPLE", "130"]),
+            (["bench", "--help"], ["--modes", "8; policy: the", "EXAMPLE"]),
             (["--version"], ["kdtree 0."]),
         ]:
             code, out, err = self.kdtree(*arguments)

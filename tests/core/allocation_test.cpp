@@ -57,6 +57,28 @@ TEST(Allocation, WarmRoundsDoNotAllocate) {
                             .seconds = {1.0, 2.0, 1.5, 3.0},
                             .correction = {1.0, 1.0}};
     const std::vector<BudgetTree> trees = {{.tree = tree.view(), .context = 10}};
+    TokenCounts counts(300, std::vector<int32_t>{1, 2, 3});
+    const std::vector<LogitBias> bias = {{.token = 5, .bias = 1.0f}};
+    const std::vector<int32_t> answer = {7, 8}, stop_ids = {9};
+    const LogitMask mask = [](std::span<const int32_t>, std::span<uint32_t> allowed) {
+        allowed[0] = ~2u;
+    };
+    std::vector<float> logprob(32);
+    std::vector<TokenLogprob> most_likely(32 * 4);
+    const WalkRules rules = {
+        .counts = &counts,
+        .answer = answer,
+        .bias = bias,
+        .stop_ids = stop_ids,
+        .mask = &mask,
+        .logprobs = {
+            .top = 4, .logprob = logprob.data(), .most_likely = most_likely.data(), .stride = 4}};
+    const SamplingParams params = {.temperature = 1.0f,
+                                   .top_k = 9,
+                                   .top_p = 0.8f,
+                                   .repetition_penalty = 1.1f,
+                                   .frequency_penalty = 0.1f,
+                                   .min_tokens = 3};
     int64_t before = 0;
     for (int i = 0; i < 200; ++i) {
         // The first round warms the scratch with one depth and marginals: sizes come from the
@@ -67,8 +89,7 @@ TEST(Allocation, WarmRoundsDoNotAllocate) {
         if (i == 1) before = allocations;
         build_tree(lattice.view(), 0, i == 0 ? 2 : 32, tree.view(), tree_scratch);
         choose_budget(trees, cost, 0, 0.1, 32);
-        accept_tree(tree.view(), rows, {.temperature = 1.0f, .top_k = 9, .top_p = 0.8f}, draws,
-                    sampler_scratch, accepted.view());
+        accept_tree(tree.view(), rows, params, draws, sampler_scratch, accepted.view(), rules);
     }
     EXPECT_EQ(allocations, before);
 }

@@ -155,6 +155,15 @@ TEST(Engine, RoundStatsAddUp) {
     EXPECT_EQ(output.stats.tokens, static_cast<int32_t>(output.ids.size()));
 }
 
+TEST(CostCache, ManySessionsOfAShortContextAreMeasured) {
+    // One chain of all trees' rows is longer than any session could be.
+    Config config = tiny_config();
+    config.context_length = 40;
+    config.max_running_requests = 8;
+    Engine engine(config);
+    EXPECT_EQ(engine.cost().rows.back(), 256);
+}
+
 TEST(CostCache, RoundTripAndRubbish) {
     const CostTable table = {.rows = {1, 2, 8},
                              .contexts = {0, 1024},

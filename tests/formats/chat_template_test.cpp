@@ -157,6 +157,33 @@ TEST(ChatTemplate, IsBounded) {
     expect_has(refusal("{{ y in x }}", text), "steps");
 }
 
+// Each of these took minutes or gigabytes within 4,000,000 steps.
+TEST(ChatTemplate, LongTextsCostTheirLength) {
+    const Json text = {{"x", std::string(1 << 24, 'a')}, {"d", {{"k", 1}}}};
+    const auto often = [&](const std::string& statement) {
+        return refusal("{% set n = namespace(x=[]) %}{% set d = {x: 1} %}{% for i in range(99) %}" +
+                           statement + "{% endfor %}",
+                       text);
+    };
+    for (const std::string test :
+         {"x == x", "x < x", "x.startswith(x)", "x.endswith(x)", "d[x]", "d.get(x)", "x in d"}) {
+        expect_has(often("{% if " + test + " %}{% endif %}"), "steps");
+    }
+    for (const std::string copy :
+         {"[x|string]", "[x|safe]", "d.keys()", "d.items()", "d|list", "[{x: 1}]"}) {
+        expect_has(often("{% set n.x = n.x + " + copy + " %}"), "bytes of strings");
+    }
+    expect_has(often("{% if namespace(d) %}{% endif %}"), "bytes of strings");
+    expect_has(refusal("{{ ('a,' * 9000000).split(',') }}"), "steps");
+    expect_has(refusal("{{ ('a,' * 9000000).rsplit(',', 8000000) }}"), "steps");
+    const std::string name(1 << 20, 'a');
+    expect_has(refusal("{% set " + name + "b = 1 %}{% for i in range(9999) %}{% if " + name +
+                       "c %}{% endif %}{% endfor %}"),
+               "steps");
+    EXPECT_LT(refusal("{{ d." + name + ".x }}", text).size(), 300u);
+    EXPECT_LT(refusal("{{ d['" + name + "'].x }}", text).size(), 300u);
+}
+
 TEST(ChatTemplate, DeepSourcesAndValuesAreRefused) {
     constexpr int kDeep = 100000;
     for (const auto& [open, close] : {std::pair<std::string, std::string>{"(", ")"},

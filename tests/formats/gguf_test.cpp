@@ -262,7 +262,7 @@ TEST(Gguf, ReleasedPagesAreReadAgain) {
     const TempPath file;
     std::string bytes(3 * 4096 + 17, 'x');
     bytes.back() = 'y';
-    write_file(file.path(), bytes);
+    write_test_file(file.path(), bytes);
     const MappedFile mapped(file.path());
     ASSERT_EQ(mapped.bytes(), bytes.size());
     mapped.release(mapped.data(), mapped.bytes());

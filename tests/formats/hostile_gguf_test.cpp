@@ -138,7 +138,7 @@ TEST(HostileGguf, TheSmallFileItselfLoads) {
 TEST(HostileGguf, EveryTruncationIsRefused) {
     const TempPath file;
     const std::string bytes = small_file().bytes();
-    write_file(file.path(), bytes);
+    write_test_file(file.path(), bytes);
     for (size_t length = bytes.size(); length-- > 0;) {
         ASSERT_EQ(::truncate(file.path().c_str(), static_cast<off_t>(length)), 0);
         ASSERT_EQ(load_metered(file.path(), length), Outcome::refused) << length << " bytes";
@@ -149,7 +149,7 @@ TEST(HostileGguf, EveryBitFlipAndByteIsSurvived) {
     const TempPath file;
     const std::string bytes = small_file().bytes();
     const size_t header_bytes = small_file().header_bytes();
-    write_file(file.path(), bytes);
+    write_test_file(file.path(), bytes);
     size_t refused = 0;
     size_t tried = 0;
     for (size_t place = 0; place < header_bytes; ++place) {
@@ -170,7 +170,7 @@ TEST(HostileGguf, RandomMutationsAreSurvived) {
     const TempPath file;
     const std::string bytes = small_file().bytes();
     const size_t header_bytes = small_file().header_bytes();
-    write_file(file.path(), bytes);
+    write_test_file(file.path(), bytes);
     const std::string extremes[] = {
         raw_bytes(~uint64_t{0}),         raw_bytes(uint64_t{1} << 63), raw_bytes(uint64_t{1} << 32),
         raw_bytes(uint64_t{1} << 60),    raw_bytes(uint64_t{0}),       raw_bytes(~uint32_t{0}),
@@ -193,13 +193,13 @@ TEST(HostileGguf, RandomMutationsAreSurvived) {
 
 TEST(HostileGguf, NotAModelFile) {
     const TempPath file;
-    write_file(file.path(), "");
+    write_test_file(file.path(), "");
     expect_refused(file.path(), ErrorCode::corrupt, {"is empty"});
-    write_file(file.path(), "GG");
+    write_test_file(file.path(), "GG");
     expect_refused(file.path(), ErrorCode::corrupt, {"magic", "ends after 2"});
-    write_file(file.path(),
-               "\x7f"
-               "ELF and so on, more than a header has");
+    write_test_file(file.path(),
+                    "\x7f"
+                    "ELF and so on, more than a header has");
     expect_refused(file.path(), ErrorCode::corrupt, {"magic", "\\x7fELF"});
     expect_refused(file.path() + ".absent", ErrorCode::not_found, {"no such file"});
     expect_refused(file.path() + "/below", ErrorCode::not_found, {"no such file"});
@@ -303,8 +303,8 @@ TEST(HostileGguf, Strings) {
         inner.set_raw_array("k", 8, 2, raw_string("fine") + raw_bytes(length));
         expect_corrupt(inner, {"'k'", fmt::format("{} bytes", length), "ends after 0"});
         const TempPath file;
-        write_file(file.path(), "GGUF" + raw_bytes(3u) + raw_bytes(uint64_t{0}) +
-                                    raw_bytes(uint64_t{1}) + raw_bytes(length) + "kkkkkkkk");
+        write_test_file(file.path(), "GGUF" + raw_bytes(3u) + raw_bytes(uint64_t{0}) +
+                                         raw_bytes(uint64_t{1}) + raw_bytes(length) + "kkkkkkkk");
         expect_refused(file.path(), ErrorCode::corrupt,
                        {"key of metadata 0", fmt::format("{} bytes", length)});
     }

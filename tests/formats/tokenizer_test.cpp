@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -83,6 +85,9 @@ TEST_F(RealTokenizer, KnowsItsSpecialTokens) {
     EXPECT_EQ(tokenizer_->stop_ids(), (Ids{0, 2}));
     EXPECT_EQ(tokenizer_->token_text(2), "<|im_end|>");
     EXPECT_EQ(tokenizer_->token_text(-1), "");
+    EXPECT_EQ(tokenizer_->named_tokens(),
+              (std::vector<std::pair<std::string_view, int32_t>>{
+                  {"bos_token", 1}, {"eos_token", 2}, {"unk_token", 0}, {"pad_token", 2}}));
     EXPECT_TRUE(tokenizer_->is_control(16));
     EXPECT_FALSE(tokenizer_->is_control(17));
     EXPECT_EQ(tokenizer_->chat_template().substr(0, 33), "{% for message in messages %}{% i");
@@ -236,6 +241,42 @@ TEST(TinyTokenizer, LongRunsStayNearLinear) {
     EXPECT_EQ(tokenizer.encode(std::string(kBytes, 'a'), false), Ids(kBytes / 4, 257));
 }
 
+/// Seconds of this thread's own time, the least of three attempts.
+double encode_seconds(const Tokenizer& tokenizer, const std::string& text) {
+    double least = 1e9;
+    for (int attempt = 0; attempt < 3; ++attempt) {
+        const auto now = [] {
+            timespec time{};
+            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+            return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+        };
+        const double begin = now();
+        tokenizer.encode(text, true);
+        least = std::min(least, now() - begin);
+    }
+    return least;
+}
+
+// Eight times the text: about 8 to 12 times the time, 64 times where something is quadratic.
+TEST(TinyTokenizer, TimeGrowsWithTheText) {
+    TinyVocabulary vocabulary = tiny_vocabulary();
+    for (const std::string letter : {"a", "Ġ"}) {  // runs merge into ever longer tokens
+        std::string run = letter + letter + letter + letter;
+        if (letter != "a") vocabulary.merge(letter + letter, letter + letter);
+        for (; run.size() < 64; run += run) vocabulary.merge(run, run);
+    }
+    const Tokenizer tokenizer = tokenizer_of(writer_of(vocabulary));
+    constexpr size_t kBytes = 1 << 15;
+    for (const std::string unit : {"a", " ", "\n", "\xF0\x9F\x98\x80", "ab", "7", "a ", "'", "<",
+                                   "<s>", "<|im_", "\xCC\x81", "\xFF", "a\xFF", "\xF0\x9F"}) {
+        std::string text;
+        while (text.size() < 8 * kBytes) text += unit;
+        const double whole = encode_seconds(tokenizer, text);
+        const double eighth = encode_seconds(tokenizer, text.substr(0, kBytes));
+        EXPECT_LT(whole / eighth, 32) << "'" << unit << "': " << eighth << " s, " << whole << " s";
+    }
+}
+
 TEST(HostileTokenizer, IsRefusedByKey) {
     TinyVocabulary twice = tiny_vocabulary();
     twice.add("aa");
@@ -280,7 +321,8 @@ TEST(HostileTokenizer, IsRefusedByKey) {
 }
 
 TEST(HostileTokenizer, SpecialIdsAndNamesAreChecked) {
-    for (const std::string key : {"bos", "eos", "eot", "eom", "unknown", "padding"}) {
+    for (const std::string key :
+         {"bos", "eos", "eot", "eom", "unknown", "padding", "seperator", "cls", "mask"}) {
         const std::string name = "tokenizer.ggml." + key + "_token_id";
         for (const int64_t id : {int64_t{265}, int64_t{-1}, int64_t{1} << 40}) {
             GgufWriter writer = writer_of(tiny_vocabulary());

@@ -264,8 +264,8 @@ sys.exit(fm.main(["smollm2", "--cache", {str(self.cache)!r}], download))
     def test_ctrl_c(self):
         self.check_signal(signal.SIGINT, 130)
 
-    def test_terminated(self):
-        self.check_signal(signal.SIGTERM, 143)
+    def test_terminated(self):  # as every command of kdtree
+        self.check_signal(signal.SIGTERM, 130)
 
 
 class PipTest(unittest.TestCase):
@@ -313,14 +313,14 @@ class MessageTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile() as file, redirect_stdout(out), redirect_stderr(err):
             status = fm.main(["smollm2", "--cache", file.name])
         self.assertEqual((status, out.getvalue()), (1, ""))
-        self.assertRegex(err.getvalue(), r"\Aerror: cannot use the cache folder [^\n]*\n\Z")
+        self.assertRegex(err.getvalue(), r"\Akdtree: cannot use the cache folder [^\n]*\n\Z")
 
     def test_unknown_name(self):
         err = io.StringIO()
         with redirect_stderr(err), self.assertRaises(SystemExit) as caught:
             fm.main(["smollm3"])
         self.assertEqual(caught.exception.code, 1)
-        self.assertRegex(err.getvalue(), r"\Aerror: [^\n]*'smollm3'[^\n]*\n\Z")
+        self.assertRegex(err.getvalue(), r"\Akdtree: [^\n]*'smollm3'[^\n]*\n\Z")
 
     def test_cache_folder(self):
         variables = {"KDTREE_CACHE": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}

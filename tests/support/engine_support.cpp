@@ -105,6 +105,24 @@ std::vector<Delta> run_all(Engine& engine, const std::vector<Request>& requests)
     return outputs;
 }
 
+void expect_same_logprobs(const std::vector<PositionLogprobs>& actual,
+                          const std::vector<PositionLogprobs>& expected) {
+    ASSERT_EQ(actual.size(), expected.size());
+    for (size_t i = 0; i < actual.size(); ++i) {
+        EXPECT_EQ(actual[i].logprob, expected[i].logprob) << "position " << i;
+        EXPECT_EQ(actual[i].top, expected[i].top) << "position " << i;
+    }
+}
+
+void expect_same_output(const Delta& actual, const Delta& expected) {
+    EXPECT_EQ(actual.ids, expected.ids);
+    EXPECT_EQ(actual.text, expected.text);
+    EXPECT_EQ(actual.finish, expected.finish);
+    EXPECT_EQ(actual.error, expected.error);
+    expect_same_logprobs(actual.logprobs, expected.logprobs);
+    expect_same_logprobs(actual.prompt_logprobs, expected.prompt_logprobs);
+}
+
 std::vector<std::vector<int32_t>> random_prompts(int32_t count, int32_t max_tokens,
                                                  int32_t vocabulary, uint32_t seed) {
     std::mt19937 random(seed);

@@ -40,6 +40,11 @@ class NonsenseDrafter final : public Drafter {
 /// after every round.
 std::vector<Delta> run_all(Engine& engine, const std::vector<Request>& requests);
 
+/// Everything a user sees is equal: ids, text, logprobs to the bit, how it ended.
+void expect_same_output(const Delta& actual, const Delta& expected);
+void expect_same_logprobs(const std::vector<PositionLogprobs>& actual,
+                          const std::vector<PositionLogprobs>& expected);
+
 /// `count` random prompts of 1 to `max_tokens` tokens below `vocabulary`; some repeat a phrase, so
 /// that prompt lookup finds something.
 std::vector<std::vector<int32_t>> random_prompts(int32_t count, int32_t max_tokens,

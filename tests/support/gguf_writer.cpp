@@ -258,10 +258,10 @@ std::string GgufWriter::bytes() const {
 }
 
 void GgufWriter::write(const std::string& path) const {
-    write_file(path, bytes());
+    write_test_file(path, bytes());
 }
 
-void write_file(const std::string& path, std::string_view bytes) {
+void write_test_file(const std::string& path, std::string_view bytes) {
     struct Close {
         void operator()(std::FILE* file) const { std::fclose(file); }
     };

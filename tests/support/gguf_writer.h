@@ -101,7 +101,7 @@ class GgufWriter {
 };
 
 /// Replaces the file `path`. Throws kd::Error{io}.
-void write_file(const std::string& path, std::string_view bytes);
+void write_test_file(const std::string& path, std::string_view bytes);
 
 /// A path in the temporary folder that no other test or process uses; the file there is removed
 /// with it.

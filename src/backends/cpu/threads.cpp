@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -159,10 +160,7 @@ void ThreadPool::run(int64_t count, int64_t grain, Call call, void* context) {
     }
 }
 
-namespace {
-
-/// CPUs' worth of time the cgroup of this process may use, rounded up; 0: no limit is set.
-int cgroup_cpu_limit() {
+double cgroup_cpu_quota() {
     auto read_line = [](const std::string& path) {
         std::ifstream file(path);
         std::string line;
@@ -170,11 +168,10 @@ int cgroup_cpu_limit() {
         return line;
     };
     auto limit_of = [](double quota, double period) {
-        if (!(quota > 0) || !(period > 0)) return 0;
-        return static_cast<int>(std::min((quota + period - 1) / period, double{kMaxThreads}));
+        return quota > 0 && period > 0 ? quota / period : 0.0;
     };
     std::ifstream groups("/proc/self/cgroup");
-    int limit = 0;
+    double limit = 0;
     // Lines are "id:controllers:path"; version 2 has an empty controller list. Inside a container
     // the path may be that of the host, so the root of the mount is looked at as well.
     for (std::string line; std::getline(groups, line);) {
@@ -183,7 +180,7 @@ int cgroup_cpu_limit() {
         if (first == std::string::npos || second == std::string::npos) continue;
         const std::string controllers = line.substr(first + 1, second - first - 1);
         for (const std::string& path : {line.substr(second + 1), std::string("/")}) {
-            int found = 0;
+            double found = 0;
             if (controllers.empty()) {
                 std::istringstream words(read_line("/sys/fs/cgroup" + path + "/cpu.max"));
                 double quota = 0;
@@ -203,15 +200,13 @@ int cgroup_cpu_limit() {
     return limit;
 }
 
-}  // namespace
-
 int default_threads() {
     cpu_set_t set;
     CPU_ZERO(&set);
     int cpus = static_cast<int>(std::thread::hardware_concurrency());
     if (sched_getaffinity(0, sizeof set, &set) == 0) cpus = CPU_COUNT(&set);
-    const int limit = cgroup_cpu_limit();
-    if (limit > 0) cpus = std::min(cpus, limit);
+    const double quota = cgroup_cpu_quota();
+    if (quota > 0 && quota < cpus) cpus = static_cast<int>(std::ceil(quota));
     return std::clamp(cpus, 1, kMaxThreads);
 }
 

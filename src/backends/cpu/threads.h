@@ -43,6 +43,8 @@ class ThreadPool {
     std::unique_ptr<State> state_;
 };
 
+/// CPUs' worth of time the cgroup of this process may use; 0: no limit is set.
+double cgroup_cpu_quota();
 /// Threads worth using: the CPUs this process may run on, limited by its cgroup's CPU quota; >= 1.
 int default_threads();
 

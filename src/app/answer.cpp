@@ -1,0 +1,128 @@
+#include "app/answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "app/settings.h"
+#include "app/show_tree.h"
+
+namespace kd {
+
+namespace {
+
+template <class Value>
+void move_behind(std::vector<Value>& whole, std::vector<Value>& later) {
+    whole.insert(whole.end(), std::make_move_iterator(later.begin()),
+                 std::make_move_iterator(later.end()));
+}
+
+nlohmann::ordered_json logprobs_json(const std::vector<PositionLogprobs>& positions) {
+    nlohmann::ordered_json out = nlohmann::ordered_json::array();
+    for (const PositionLogprobs& position : positions) {
+        nlohmann::ordered_json top = nlohmann::ordered_json::array();
+        for (const TokenLogprob& each : position.top) {
+            top.push_back({{"id", each.token}, {"logprob", each.logprob}});
+        }
+        out.push_back({{"logprob", position.logprob}, {"top", std::move(top)}});
+    }
+    return out;
+}
+
+}  // namespace
+
+Request request_of(const AnswerOptions& options, std::vector<int32_t> prompt) {
+    return {.prompt = std::move(prompt),
+            .sampling = options.sampling,
+            .max_tokens = options.max_tokens,
+            .stop = options.stop,
+            .speculation = options.speculation,
+            .logit_bias = options.logit_bias,
+            .top_logprobs = options.top_logprobs};
+}
+
+void prepare_speculation(Engine& engine, const AnswerOptions& options) {
+    const bool policy = options.speculation.nodes == 0 &&
+                        options.speculation.shape != DraftShape::plain &&
+                        options.config.speculative_algorithm != SpeculativeAlgorithm::none;
+    if (policy) measure_cost_now(engine);
+}
+
+int32_t context_room(const Engine& engine) {
+    return std::min(engine.config().context_length, engine.config().max_total_tokens);
+}
+
+void append(Delta& whole, Delta&& later) {
+    move_behind(whole.ids, later.ids);
+    move_behind(whole.logprobs, later.logprobs);
+    whole.text += later.text;
+    whole.finish = later.finish;
+    whole.error = std::move(later.error);
+    whole.stats = later.stats;
+}
+
+nlohmann::ordered_json answer_json(const Delta& whole) {
+    nlohmann::ordered_json out = {
+        {"ids", whole.ids}, {"text", whole.text}, {"finish_reason", name_of(whole.finish)}};
+    if (!whole.logprobs.empty()) out["logprobs"] = logprobs_json(whole.logprobs);
+    return out;
+}
+
+nlohmann::ordered_json stats_json(const Delta& end) {
+    const SessionStats& s = end.stats;
+    return {{"prompt_tokens", s.prompt_tokens},
+            {"prefill_s", s.prefill_s},
+            {"tokens", s.tokens},
+            {"seconds", s.decode_s},
+            {"tokens_per_s", per_second(s.tokens, s.decode_s)},
+            {"rounds", s.rounds},
+            {"acceptance_length", per_round(s.tokens, s)},
+            {"mean_nodes", per_round(s.nodes, s)},
+            {"finish_reason", name_of(end.finish)}};
+}
+
+std::string stats_text(const Delta& end) {
+    const SessionStats& s = end.stats;
+    const RoundStats& phases = s.phases;
+    const auto ms = [&](double seconds) { return per_round(seconds * 1e3, s); };
+    return fmt::format(
+        "prompt      {} tokens, {:.3f} s ({:.1f} tokens/s)\n"
+        "answer      {} tokens, {:.3f} s ({:.1f} tokens/s), finish reason {}\n"
+        "rounds      {}, acceptance length {:.2f}, mean tree {:.2f} nodes\n"
+        "ms a round  {:.2f} = draft {:.3f} + tree {:.3f} + verify {:.2f} + accept {:.3f} + "
+        "commit {:.3f}\n",
+        s.prompt_tokens, s.prefill_s, per_second(s.prompt_tokens - 1, s.prefill_s), s.tokens,
+        s.decode_s, per_second(s.tokens, s.decode_s), name_of(end.finish), s.rounds,
+        per_round(s.tokens, s), per_round(s.nodes, s), ms(phases.total_s), ms(phases.draft_s),
+        ms(phases.tree_s), ms(phases.verify_s), ms(phases.accept_s), ms(phases.commit_s));
+}
+
+std::string tree_text(Engine& engine, int32_t round) {
+    Batch& batch = engine.last_batch();
+    const TreeView tree = batch.trees[0].view();
+    const AcceptedView accepted = batch.accepted[0].view();
+    // Nothing was accepted where the request ended with an error.
+    if (*accepted.count == 0) return {};
+    // The empty line ends the answer's own where both streams are one terminal.
+    return fmt::format("\nround {}: context {}, {} nodes, {} tokens\n{}", round,
+                       batch.entries[0].context, *tree.count, *accepted.count,
+                       draw_tree(tree, accepted, engine.tokenizer()));
+}
+
+std::string line_of(const nlohmann::ordered_json& json) {
+    return json.dump(-1, ' ', /*ensure_ascii=*/false,
+                     nlohmann::ordered_json::error_handler_t::replace) +
+           '\n';
+}
+
+double per_second(double count, double seconds) {
+    return seconds > 0 ? count / seconds : 0;
+}
+
+double per_round(double sum, const SessionStats& stats) {
+    return stats.rounds > 0 ? sum / stats.rounds : 0;
+}
+
+}  // namespace kd

@@ -1,0 +1,23 @@
+// kdtree inspect: what is in a model file, and whether this engine can run it.
+#pragma once
+
+#include <string>
+
+namespace kd {
+
+struct InspectOptions {
+    std::string model = "smollm2";  // a known name, or a .gguf file
+    bool tensors = false;           // list all of them
+    bool chat_template = false;     // print the chat template and nothing else
+    std::string json;               // output file, "-": standard output; empty: the text only
+};
+
+/// The exit code of a file that is sound and cannot be run.
+inline constexpr int kUnsupportedExitCode = 2;
+
+/// Prints a report and writes the JSON object that docs/inspect.md describes. Reads no weights.
+/// Returns 0 if the engine can run the model, else kUnsupportedExitCode. Throws kd::Error for what
+/// is no sound GGUF file.
+int inspect(const InspectOptions& options);
+
+}  // namespace kd

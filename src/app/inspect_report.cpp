@@ -1,0 +1,316 @@
+#include "app/inspect_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/error.h"
+#include "engine/probe.h"
+#include "formats/chat_template.h"
+#include "formats/tokenizer.h"
+
+namespace kd {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uint64_t kMostElements = 8;  // of an array
+
+const char* element_kind(uint32_t type) {
+    switch (static_cast<GgufValueType>(type)) {
+        case GgufValueType::string:
+            return "strings";
+        case GgufValueType::boolean:
+            return "bools";
+        case GgufValueType::f32:
+        case GgufValueType::f64:
+            return "floats";
+        default:
+            return "integers";
+    }
+}
+
+template <class T>
+void append_numbers(const GgufArray& array, Json& out) {
+    for (uint64_t i = 0; i < std::min(array.count, kMostElements); ++i) {
+        T value;
+        std::memcpy(&value, array.data + i * sizeof value, sizeof value);
+        out.push_back(value);
+    }
+}
+
+Json first_elements(const GgufArray& array) {
+    Json out = Json::array();
+    switch (static_cast<GgufValueType>(array.element_type)) {
+        case GgufValueType::u8:
+            append_numbers<uint8_t>(array, out);
+            break;
+        case GgufValueType::i8:
+            append_numbers<int8_t>(array, out);
+            break;
+        case GgufValueType::u16:
+            append_numbers<uint16_t>(array, out);
+            break;
+        case GgufValueType::i16:
+            append_numbers<int16_t>(array, out);
+            break;
+        case GgufValueType::u32:
+            append_numbers<uint32_t>(array, out);
+            break;
+        case GgufValueType::i32:
+            append_numbers<int32_t>(array, out);
+            break;
+        case GgufValueType::u64:
+            append_numbers<uint64_t>(array, out);
+            break;
+        case GgufValueType::i64:
+            append_numbers<int64_t>(array, out);
+            break;
+        case GgufValueType::f32:
+            append_numbers<float>(array, out);
+            break;
+        case GgufValueType::f64:
+            append_numbers<double>(array, out);
+            break;
+        case GgufValueType::boolean:
+            append_numbers<bool>(array, out);
+            break;
+        case GgufValueType::string:
+            for (uint64_t i = 0; i < std::min(array.count, kMostElements); ++i) {
+                out.push_back(array.strings[i]);
+            }
+            break;
+        case GgufValueType::array:
+            break;  // the parser refuses arrays of arrays
+    }
+    return out;
+}
+
+/// A metadata value; of an array its kind, its length and the first elements.
+Json json_of(const GgufValue& value) {
+    if (const auto* array = std::get_if<GgufArray>(&value)) {
+        return {{"array_of", element_kind(array->element_type)},
+                {"count", array->count},
+                {"first", first_elements(*array)}};
+    }
+    return std::visit(
+        [](const auto& plain) -> Json {
+            if constexpr (std::is_same_v<std::decay_t<decltype(plain)>, GgufArray>) {
+                return nullptr;
+            } else {
+                return plain;
+            }
+        },
+        value);
+}
+
+Json shape_of(const GgufFile& file, const ModelProbe& probe) {
+    if (probe.has_shape) {
+        const ModelConfig& c = probe.config;
+        return {{"layers", c.layers},
+                {"hidden", c.hidden},
+                {"intermediate", c.intermediate},
+                {"heads", c.heads},
+                {"kv_heads", c.kv_heads},
+                {"head_dim", c.head_dim},
+                {"vocabulary", c.vocabulary},
+                {"context_length", c.context_length},
+                {"rope_dim", c.rope_dim},
+                {"rope_base", c.rope_base},
+                {"rope_scaling", file.string_or("llama.rope.scaling.type", "none")},
+                {"norm_epsilon", c.norm_epsilon},
+                {"head", file.find_tensor("output.weight") != nullptr ? "own" : "shared"}};
+    }
+    // Whatever the architecture: the keys that most of them have, as they stand there.
+    const GgufValue* value = file.find("general.architecture");
+    const auto* name = value == nullptr ? nullptr : std::get_if<std::string_view>(value);
+    Json shape = Json::object();
+    for (const auto& [label, key] : std::initializer_list<std::pair<const char*, const char*>>{
+             {"layers", "block_count"},
+             {"hidden", "embedding_length"},
+             {"intermediate", "feed_forward_length"},
+             {"heads", "attention.head_count"},
+             {"kv_heads", "attention.head_count_kv"},
+             {"head_dim", "attention.key_length"},
+             {"vocabulary", "vocab_size"},
+             {"context_length", "context_length"},
+             {"rope_dim", "rope.dimension_count"},
+             {"rope_base", "rope.freq_base"},
+             {"rope_scaling", "rope.scaling.type"},
+             {"experts", "expert_count"},
+             {"experts_used", "expert_used_count"}}) {
+        if (name == nullptr) break;
+        const GgufValue* found = file.find(fmt::format("{}.{}", *name, key));
+        if (found != nullptr) shape[label] = json_of(*found);
+    }
+    return shape;
+}
+
+int64_t elements_of(const TensorRow& row) {
+    int64_t elements = 1;
+    for (const int64_t dim : *row.dims) elements *= dim;
+    return elements;
+}
+
+/// By type, the one with most bytes first.
+Json weights_of(const std::vector<TensorRow>& rows) {
+    struct Sum {
+        int64_t tensors = 0;
+        int64_t parameters = 0;
+        int64_t bytes = 0;
+    };
+    std::map<std::string, Sum> by_type;
+    for (const TensorRow& row : rows) {
+        Sum& sum = by_type[row.type];
+        ++sum.tensors;
+        // Only the bytes of known types have to fit into the file.
+        if (__builtin_add_overflow(sum.parameters, elements_of(row), &sum.parameters)) {
+            sum.parameters = INT64_MAX;
+        }
+        sum.bytes += row.bytes.value_or(0);
+    }
+    std::vector<std::pair<std::string, Sum>> sorted(by_type.begin(), by_type.end());
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+    Json out = Json::array();
+    for (const auto& [type, sum] : sorted) {
+        out.push_back({{"type", type},
+                       {"tensors", sum.tensors},
+                       {"parameters", sum.parameters},
+                       {"bytes", sum.bytes}});
+    }
+    return out;
+}
+
+Json token_json(const Tokenizer& tokenizer, int32_t id) {
+    if (id < 0) return nullptr;
+    return {{"id", id}, {"text", tokenizer.bytes_of_token(id)}};
+}
+
+Json tokenizer_of(const GgufFile& file) {
+    Json out = Json::object();
+    for (const char* key : {"model", "pre"}) {
+        const GgufValue* value = file.find(fmt::format("tokenizer.ggml.{}", key));
+        out[key] = value == nullptr ? Json() : json_of(*value);
+    }
+    try {
+        const Tokenizer tokenizer(file);
+        Json control = Json::array();
+        for (int32_t id = 0; id < tokenizer.vocabulary(); ++id) {
+            if (tokenizer.is_control(id)) control.push_back(token_json(tokenizer, id));
+        }
+        Json stops = Json::array();
+        for (const int32_t id : tokenizer.stop_ids()) stops.push_back(token_json(tokenizer, id));
+        out["vocabulary"] = tokenizer.vocabulary();
+        out["bos"] = token_json(tokenizer, tokenizer.bos());
+        out["eos"] = token_json(tokenizer, tokenizer.eos());
+        out["stop"] = stops;
+        out["control"] = control;
+    } catch (const Error& error) {
+        out["error"] = error.what();
+    }
+    return out;
+}
+
+Json template_of(const GgufFile& file) {
+    const std::string_view source = template_source(file);
+    if (source.empty()) return nullptr;
+    Json out = {{"bytes", source.size()}, {"error", nullptr}};
+    try {
+        const ChatTemplate parsed(source);
+        parsed.render({{"messages", {{{"role", "user"}, {"content", "Hello"}}}},
+                       {"add_generation_prompt", true},
+                       {"bos_token", ""},
+                       {"eos_token", ""}});
+    } catch (const Error& error) {
+        out["error"] = error.what();
+    }
+    return out;
+}
+
+}  // namespace
+
+std::vector<TensorRow> tensor_rows(const GgufFile& file) {
+    std::vector<TensorRow> rows;
+    for (const GgufTensor& t : file.tensors()) {
+        rows.push_back({.name = t.name,
+                        .type = std::string(name_of(t.type)),
+                        .dims = &t.dims,
+                        .bytes = t.bytes,
+                        .offset = static_cast<uint64_t>(t.data - file.file().data())});
+    }
+    for (const GgufForeignTensor& t : file.foreign_tensors()) {
+        rows.push_back({.name = t.name,
+                        .type = t.type,
+                        .dims = &t.dims,
+                        .bytes = t.bytes,
+                        .offset = t.file_offset});
+    }
+    std::stable_sort(rows.begin(), rows.end(),
+                     [](const TensorRow& a, const TensorRow& b) { return a.offset < b.offset; });
+    return rows;
+}
+
+std::string_view template_source(const GgufFile& file) {
+    const GgufValue* value = file.find("tokenizer.chat_template");
+    const auto* text = value == nullptr ? nullptr : std::get_if<std::string_view>(value);
+    return text == nullptr ? std::string_view() : *text;
+}
+
+nlohmann::ordered_json tensors_json(const std::vector<TensorRow>& rows) {
+    Json out = Json::array();
+    for (const TensorRow& row : rows) {
+        out.push_back({{"name", row.name},
+                       {"type", row.type},
+                       {"dims", *row.dims},
+                       {"bytes", row.bytes ? Json(*row.bytes) : Json()},
+                       {"offset", row.offset}});
+    }
+    return out;
+}
+
+nlohmann::ordered_json inspect_report(const GgufFile& file, const std::vector<TensorRow>& rows) {
+    const ModelProbe probe = probe_model(file);
+    const std::string& path = file.file().path();
+    Json faults = Json::array();
+    for (const std::string& fault : probe.faults) {
+        faults.push_back(fault.starts_with(path + ": ") ? fault.substr(path.size() + 2) : fault);
+    }
+    // Past the search for an equal key: the file's keys are distinct, and may be a million.
+    Json::object_t metadata;
+    for (const auto& [key, value] : file.metadata()) {
+        metadata.Container::emplace_back(std::string(key), json_of(value));
+    }
+    const auto text_or_null = [&](const char* key) {
+        const GgufValue* value = file.find(key);
+        return value == nullptr ? Json() : json_of(*value);
+    };
+    const Json weights = weights_of(rows);
+    int64_t parameters = 0;
+    for (const Json& each : weights) {
+        const auto more = each["parameters"].get<int64_t>();
+        if (__builtin_add_overflow(parameters, more, &parameters)) parameters = INT64_MAX;
+    }
+    return {{"schema", 1},
+            {"path", path},
+            {"bytes", file.file().bytes()},
+            {"format", fmt::format("GGUF v{}", file.version())},
+            {"architecture", text_or_null("general.architecture")},
+            {"name", text_or_null("general.name")},
+            {"supported", faults.empty()},
+            {"faults", faults},
+            {"shape", shape_of(file, probe)},
+            {"parameters", parameters},
+            {"tensor_count", rows.size()},
+            {"weights", weights},
+            {"decode_bytes_per_token", probe.decode_bytes},
+            {"kv_bytes_per_token", probe.kv_bytes},
+            {"tokenizer", tokenizer_of(file)},
+            {"chat_template", template_of(file)},
+            {"metadata", metadata}};
+}
+
+}  // namespace kd

@@ -1,0 +1,35 @@
+// What inspect says about a model file, as a JSON object.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/gguf.h"
+
+namespace kd {
+
+/// A tensor of a type that is computed with here, or of a foreign one.
+struct TensorRow {
+    std::string_view name;
+    std::string type;
+    const std::vector<int64_t>* dims = nullptr;  // GGUF order: the contiguous one first
+    std::optional<int64_t> bytes;                // none: the type's blocks are not known
+    uint64_t offset = 0;                         // in the file
+};
+
+/// In the order of their data. Valid as long as the file.
+std::vector<TensorRow> tensor_rows(const GgufFile& file);
+nlohmann::ordered_json tensors_json(const std::vector<TensorRow>& rows);
+
+/// The source of the chat template; empty if the file has none.
+std::string_view template_source(const GgufFile& file);
+
+/// Everything but the list of tensors and the template's source: docs/inspect.md describes it.
+/// Strings are as they stand in the file, which may be no UTF-8.
+nlohmann::ordered_json inspect_report(const GgufFile& file, const std::vector<TensorRow>& rows);
+
+}  // namespace kd

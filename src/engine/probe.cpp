@@ -1,0 +1,87 @@
+#include "engine/probe.h"
+
+#include <map>
+
+#include "backends/cpu/threads.h"
+#include "base/error.h"
+#include "formats/tokenizer.h"
+#include "kernels/kv_view.h"
+#include "kernels/simd/memory_read.h"
+#include "models/model.h"
+
+namespace kd {
+
+namespace {
+
+void add_foreign_types(const GgufFile& file, std::vector<std::string>& faults) {
+    struct Found {
+        int64_t count = 0;
+        std::string_view first;
+    };
+    std::map<std::string_view, Found> by_type;
+    for (const GgufForeignTensor& tensor : file.foreign_tensors()) {
+        Found& found = by_type[tensor.type];
+        if (found.count++ == 0) found.first = tensor.name;
+    }
+    for (const auto& [type, found] : by_type) {
+        faults.push_back(fmt::format("{}: tensor type {} is not supported: {} tensor{}, '{}' first",
+                                     file.file().path(), type, found.count,
+                                     found.count == 1 ? "" : "s", printable(found.first)));
+    }
+}
+
+/// All tensors but the embedding, of which a token reads one row; where it is the head as well, all
+/// of it.
+int64_t decode_bytes(const GgufFile& file) {
+    const bool has_head = file.find_tensor("output.weight") != nullptr;
+    int64_t bytes = 0;
+    for (const GgufTensor& tensor : file.tensors()) {
+        if (tensor.name != "token_embd.weight" || !has_head) bytes += tensor.bytes;
+    }
+    return bytes;
+}
+
+}  // namespace
+
+ModelProbe probe_model(const GgufFile& file) {
+    ModelProbe probe;
+    probe.config = probe_model_config(file, probe.faults);
+    const ModelConfig& c = probe.config;
+    probe.has_shape = c.rope_dim > 0 && c.vocabulary > 0;  // read last, after all sizes
+    add_foreign_types(file, probe.faults);
+    if (probe.has_shape) {
+        check_tensors(file, c, probe.faults);
+        probe.decode_bytes = decode_bytes(file);
+        probe.kv_bytes = KvView{.type = DType::f16,
+                                .layers = c.layers,
+                                .slots = 1,
+                                .kv_heads = c.kv_heads,
+                                .head_dim = c.head_dim}
+                             .bytes();
+    }
+    try {
+        const Tokenizer tokenizer(file);
+    } catch (const Error& error) {
+        probe.faults.emplace_back(error.what());
+    }
+    return probe;
+}
+
+std::string kernel_target() {
+    return dispatch_target();
+}
+
+double cgroup_cpus() {
+    return cgroup_cpu_quota();
+}
+
+int usable_threads() {
+    return default_threads();
+}
+
+std::vector<double> measure_memory_read(int threads, int64_t bytes, int runs) {
+    ThreadPool pool(threads);
+    return read_gb_s(pool, bytes, runs);
+}
+
+}  // namespace kd

@@ -1,0 +1,152 @@
+// Arbitrary bytes as a model file: the parser and its look-ups, the model's shape, the tokenizer,
+// the weights and one forward pass. A file may be refused with kd::Error, in one line; nothing else
+// may happen, and nothing may be allocated that the file's size does not justify (the memory limits
+// that tools/fuzz.sh sets: an allocation beyond them is a finding).
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+
+#include "backends/cpu/lazy_array.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "formats/gguf.h"
+#include "formats/model_config.h"
+#include "formats/tokenizer.h"
+#include "fuzz/gguf_mutator.h"
+#include "fuzz/memory_file.h"
+#include "models/model.h"
+
+namespace kd {
+namespace {
+
+constexpr int32_t kRows = 3;
+
+/// Calls it; a refusal has to be one line.
+template <class Call>
+void expect_refusal_or_none(const Call& call) {
+    try {
+        call();
+    } catch (const Error& error) {
+        const std::string_view message = error.what();
+        KD_CHECK(!message.empty() && message.find('\n') == message.npos, "message: {}", message);
+    }
+}
+
+void look_up_all(const GgufFile& gguf) {
+    constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+    constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+    const auto keys = gguf.metadata();
+    for (const auto& [key, value] : keys) {
+        expect_refusal_or_none([&] { gguf.integer(key, kMin, kMax); });
+        expect_refusal_or_none([&] { gguf.integer_or(key, 0, 0, 10); });
+        expect_refusal_or_none([&] { gguf.number_or(key, 0, -1, 1); });
+        expect_refusal_or_none([&] { gguf.boolean_or(key, false); });
+        expect_refusal_or_none([&] { gguf.string_or(key, ""); });
+        expect_refusal_or_none([&] { gguf.strings(key); });
+        expect_refusal_or_none([&] { gguf.integers(key); });
+        expect_refusal_or_none([&] { gguf.floats(key); });
+    }
+    for (const GgufTensor& tensor : gguf.tensors()) {
+        const std::byte* begin = gguf.file().data();
+        KD_CHECK(tensor.data >= begin && tensor.bytes <= begin + gguf.file().bytes() - tensor.data,
+                 "{} bytes outside the file", tensor.bytes);
+        KD_CHECK(tensor.bytes == bytes_of(tensor.type, tensor.rows() * tensor.columns()),
+                 "{} bytes for [{}, {}]", tensor.bytes, tensor.rows(), tensor.columns());
+        KD_CHECK(gguf.find_tensor(tensor.name) == &tensor, "another tensor of that name");
+        expect_refusal_or_none([&] { check_finite(tensor, gguf.file().path()); });
+    }
+}
+
+void use_tokenizer(const GgufFile& gguf) {
+    const Tokenizer tokenizer(gguf);
+    tokenizer.encode("abab [x]<|im_end|> \xff 12", true);
+    std::vector<int32_t> ids(static_cast<size_t>(std::min(tokenizer.vocabulary(), 64)));
+    std::iota(ids.begin(), ids.end(), 0);
+    tokenizer.decode(ids, true);
+    for (const int32_t id : tokenizer.stop_ids()) tokenizer.bytes_of_token(id);
+    tokenizer.token_text(tokenizer.bos());
+}
+
+/// Loads the weights and runs one causal chunk on an empty cache.
+void run_model(const GgufFile& gguf) {
+    static ThreadPool threads(1);
+    Stream stream{.threads = &threads};
+    const auto model =
+        load_model(gguf, {.rows = kRows, .logit_rows = kRows, .keys = kRows}, stream);
+    const ModelConfig& config = model->config;
+    KvView kv{.type = DType::f16,
+              .layers = config.layers,
+              .slots = kRows,
+              .kv_heads = config.kv_heads,
+              .head_dim = config.head_dim};
+    const LazyArray<std::byte> memory(kv.bytes());
+    kv.data = memory.data();
+    const std::vector<int32_t> tokens(kRows, config.vocabulary - 1);
+    const std::vector<int32_t> rows = {0, 1, 2};  // positions, slots and rows with logits
+    const AttnSegment segment{.first_row = 0, .rows = kRows, .context = {}, .slots = rows};
+    std::vector<float> logits(static_cast<size_t>(kRows) * static_cast<size_t>(config.vocabulary));
+    model->forward({.tokens = tokens,
+                    .positions = rows,
+                    .slots = rows,
+                    .segments = {&segment, 1},
+                    .logit_rows = rows,
+                    .kv = kv,
+                    .logits = {.data = logits.data(),
+                               .rows = kRows,
+                               .columns = config.vocabulary,
+                               .stride = config.vocabulary}},
+                   stream);
+}
+
+void probe(const GgufFile& gguf) {
+    std::vector<std::string> faults;
+    const ModelConfig probed = probe_model_config(gguf, faults);
+    for (const std::string& fault : faults) {
+        KD_CHECK(!fault.empty() && fault.find('\n') == fault.npos, "fault: {}", fault);
+    }
+    try {
+        read_model_config(gguf);
+    } catch (const Error& error) {
+        KD_CHECK(!faults.empty(), "the probe found nothing, reading said: {}", error.what());
+        return;
+    }
+    KD_CHECK(faults.empty(), "only the probe found: {}", faults[0]);
+    KD_CHECK(probed.vocabulary > 0, "{} tokens", probed.vocabulary);
+}
+
+}  // namespace
+}  // namespace kd
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+    using namespace kd;
+    static MemoryFile file;
+    file.set({data, bytes});
+    expect_refusal_or_none([] {
+        const GgufFile gguf(file.path(), ForeignTensors::list);
+        look_up_all(gguf);
+        probe(gguf);
+    });
+    expect_refusal_or_none([] {
+        const GgufFile gguf(file.path());
+        expect_refusal_or_none([&] { use_tokenizer(gguf); });
+        run_model(gguf);
+    });
+    return 0;
+}
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t bytes, size_t max_bytes);
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t bytes, size_t max_bytes,
+                                          unsigned seed) {
+    std::minstd_rand random(seed);
+    const auto mutate = [](std::string& text, size_t most) {
+        const size_t before = text.size();
+        text.resize(std::max(most, before));
+        text.resize(LLVMFuzzerMutate(reinterpret_cast<uint8_t*>(text.data()), before, most));
+    };
+    const std::string changed = kd::mutate_gguf(
+        std::string(reinterpret_cast<const char*>(data), bytes), max_bytes, random, mutate);
+    std::memcpy(data, changed.data(), changed.size());
+    return changed.size();
+}

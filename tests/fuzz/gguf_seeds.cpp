@@ -1,0 +1,160 @@
+#include "fuzz/gguf_seeds.h"
+
+#include <fmt/format.h>
+
+namespace kd {
+
+namespace {
+
+constexpr int kHidden = 32;
+
+std::vector<float> ramp(uint64_t count) {
+    std::vector<float> values(count);
+    for (uint64_t i = 0; i < count; ++i) values[i] = static_cast<float>(i % 37) * 0.03f - 0.5f;
+    return values;
+}
+
+void add_matrix(GgufWriter& writer, const std::string& name, DType type, uint64_t rows,
+                uint64_t columns) {
+    writer.add_tensor(name, type, rows, columns, ramp(rows * columns));
+}
+
+GgufWriter all_metadata() {
+    GgufWriter writer;
+    writer.set("u8", uint8_t{200});
+    writer.set("i8", int8_t{-3});
+    writer.set("u16", uint16_t{60000});
+    writer.set("i16", int16_t{-30000});
+    writer.set("u32", uint32_t{4000000000u});
+    writer.set("i32", int32_t{-5});
+    writer.set("u64", uint64_t{1} << 63);
+    writer.set("i64", int64_t{-1});
+    writer.set("f32", 1.5f);
+    writer.set("f64", -2.5);
+    writer.set("bool", true);
+    writer.set_string("string", "text");
+    writer.set_array<uint8_t>("u8s", {1, 2});
+    writer.set_array<int8_t>("i8s", {-1, 2});
+    writer.set_array<uint16_t>("u16s", {1, 2});
+    writer.set_array<int16_t>("i16s", {-1, 2});
+    writer.set_array<uint32_t>("u32s", {1, 2});
+    writer.set_array<int32_t>("i32s", {-1, 2});
+    writer.set_array<uint64_t>("u64s", {1, uint64_t{1} << 63});
+    writer.set_array<int64_t>("i64s", {-1, 2});
+    writer.set_array<float>("f32s", {1, 2});
+    writer.set_array<double>("f64s", {1, 2});
+    writer.set_array<bool>("bools", {true, false});
+    writer.set_strings("strings", {"a", "", "bc"});
+    writer.set_array<int32_t>("none", {});
+    return writer;
+}
+
+GgufWriter all_tensors() {
+    GgufWriter writer;
+    writer.alignment = 64;
+    writer.set("general.alignment", uint32_t{64});
+    for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0,
+                             DType::q4_1, DType::q4_k, DType::q6_k}) {
+        const auto columns = static_cast<uint64_t>(block_elements(type));
+        writer.add_tensor(std::string(name_of(type)), type, 1, columns, ramp(columns));
+    }
+    const std::string four(16, '\0');
+    writer.add_tensor({.name = "4d", .dims = {2, 1, 2, 1}, .type = 0, .data = four, .offset = {}});
+    return writer;
+}
+
+/// Types that are listed but not computed with: known blocks, unknown ones, given up, beyond all.
+GgufWriter foreign_tensors() {
+    GgufWriter writer;
+    for (const uint32_t type : {10u, 16u, 24u, 39u, 4u, 31u, 77u}) {
+        writer.add_tensor({.name = fmt::format("type {}", type),
+                           .dims = {256},
+                           .type = type,
+                           .data = std::string(1024, '\1'),
+                           .offset = {}});
+    }
+    return writer;
+}
+
+}  // namespace
+
+GgufWriter smallest_model(DType weights) {
+    GgufWriter writer;
+    writer.set_string("general.architecture", "llama");
+    writer.set("llama.block_count", 1u);
+    writer.set("llama.context_length", 64u);
+    writer.set("llama.embedding_length", static_cast<uint32_t>(kHidden));
+    writer.set("llama.feed_forward_length", static_cast<uint32_t>(kHidden));
+    writer.set("llama.attention.head_count", 4u);
+    writer.set("llama.attention.head_count_kv", 2u);
+    writer.set("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    writer.set("llama.rope.dimension_count", 8u);
+    writer.set("llama.rope.freq_base", 10000.0f);
+    writer.set_string("tokenizer.ggml.model", "gpt2");
+    writer.set_string("tokenizer.ggml.pre", "smollm");
+    writer.set_strings("tokenizer.ggml.tokens", {"<|im_end|>", "a", "b", "ab", "aba", "[x]"});
+    writer.set_array<int32_t>("tokenizer.ggml.token_type", {3, 1, 1, 1, 1, 4});
+    writer.set_strings("tokenizer.ggml.merges", {"a b", "ab a"});
+    writer.set("tokenizer.ggml.eos_token_id", 0u);
+    writer.set_string("tokenizer.chat_template",
+                      "{% for m in messages %}{{ m['content'] }}{% endfor %}");
+    add_matrix(writer, "token_embd.weight", weights, 6, kHidden);
+    for (const std::string_view norm :
+         {"blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight"}) {
+        writer.add_tensor(norm, DType::f32, 0, kHidden, std::vector<float>(kHidden, 1.0f));
+    }
+    for (const std::string_view part :
+         {"attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) {
+        add_matrix(writer, fmt::format("blk.0.{}.weight", part), weights, kHidden, kHidden);
+    }
+    for (const std::string_view part : {"attn_k", "attn_v"}) {
+        add_matrix(writer, fmt::format("blk.0.{}.weight", part), weights, kHidden / 2, kHidden);
+    }
+    return writer;
+}
+
+std::vector<std::pair<std::string, std::string>> gguf_seeds() {
+    std::vector<std::pair<std::string, std::string>> seeds;
+    const auto add = [&](std::string name, const GgufWriter& writer) {
+        seeds.emplace_back(std::move(name), writer.bytes());
+    };
+    for (const DType type : {DType::q4_1, DType::q4_0, DType::q8_0, DType::f16}) {
+        add("model-" + std::string(name_of(type)), smallest_model(type));
+    }
+    add("metadata", all_metadata());
+    add("tensors", all_tensors());
+    add("foreign", foreign_tensors());
+    GgufWriter old = all_metadata();
+    old.version = 2;
+    add("version-2", old);
+    GgufWriter wrong;
+    wrong.version = 0x03000000;
+    add("big-endian", wrong);
+    wrong = {};
+    wrong.set_raw_array("nested", static_cast<uint32_t>(GgufValueType::array), 1, raw_bytes(4u));
+    add("nested-array", wrong);
+    wrong = {};
+    wrong.set_raw_array("bools", static_cast<uint32_t>(GgufValueType::boolean), 2, "\1\2");
+    add("bool-of-two", wrong);
+    wrong = {};
+    wrong.set("twice", 1u);
+    wrong.set("twice", 1u);
+    add("key-twice", wrong);
+    const GgufWriter::Tensor tensor{
+        .name = "t", .dims = {8}, .type = 0, .data = std::string(32, '\0'), .offset = {}};
+    wrong = {};
+    wrong.add_tensor(tensor);
+    wrong.add_tensor(tensor);
+    add("tensor-twice", wrong);
+    wrong = {};
+    wrong.add_tensor(tensor);
+    wrong.add_tensor(
+        {.name = "u", .dims = {8}, .type = 0, .data = tensor.data, .offset = uint64_t{0}});
+    add("overlap", wrong);
+    wrong = {};
+    wrong.set("general.alignment", 24u);
+    add("odd-alignment", wrong);
+    return seeds;
+}
+
+}  // namespace kd

@@ -1,0 +1,47 @@
+// fuzz_seeds TARGET FOLDER: writes the seeds of a fuzzer that are made rather than kept in its
+// corpus.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fuzz/gguf_seeds.h"
+
+namespace kd {
+namespace {
+
+/// The templates that the unit tests compare with jinja2.
+std::vector<std::pair<std::string, std::string>> template_seeds() {
+    std::ifstream file(KD_TEST_DATA "/formats/template_cases.json");
+    const auto json = nlohmann::json::parse(file);
+    std::vector<std::pair<std::string, std::string>> seeds = {
+        {"smollm", json.at("smollm_template").get<std::string>()}};
+    for (const auto& each : json.at("cases")) {
+        if (!each.contains("template")) continue;
+        seeds.emplace_back(fmt::format("case-{}", seeds.size()), each.at("template"));
+    }
+    return seeds;
+}
+
+}  // namespace
+}  // namespace kd
+
+int main(int argc, char** argv) {
+    if (argc != 3) {
+        fmt::print(stderr, "usage: fuzz_seeds TARGET FOLDER\n");
+        return 2;
+    }
+    const std::string_view target(argv[1]);
+    const std::filesystem::path folder(argv[2]);
+    std::filesystem::create_directories(folder);
+    std::vector<std::pair<std::string, std::string>> seeds;
+    if (target == "gguf") seeds = kd::gguf_seeds();
+    if (target == "chat_template") seeds = kd::template_seeds();
+    for (const auto& [name, bytes] : seeds) kd::write_test_file((folder / name).string(), bytes);
+    return 0;
+}
