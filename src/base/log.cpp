@@ -4,6 +4,8 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
+#include <memory>
+#include <utility>
 
 namespace kd {
 
@@ -19,9 +21,11 @@ spdlog::level::level_enum level_of(LogLevel level) {
     return spdlog::level::warn;
 }
 
+/// Not in spdlog's registry, where a host of the library may have a logger of this name.
 spdlog::logger& logger() {
-    static const std::shared_ptr<spdlog::logger> instance = [] {
-        auto log = spdlog::stderr_logger_mt("kdtree");
+    static const auto instance = [] {
+        auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+        auto log = std::make_unique<spdlog::logger>("kdtree", std::move(sink));
         log->set_pattern("kdtree: %v");
         log->set_level(level_of(LogLevel::warning));
         return log;

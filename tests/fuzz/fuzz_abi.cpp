@@ -194,7 +194,7 @@ void Caller::fill(kdtree_request& request) {
     request.top_prompt_logprobs = request.prompt_logprobs == 0 ? 0 : small(0, 4);
     request.prompt_only = chance(4) ? small(0, 1) : 0;
     request.draft_shape = small(0, 2);
-    request.draft_tokens = small(1, 8);
+    request.draft_tokens = small(0, 8);
 }
 
 void Caller::submit() {
@@ -227,7 +227,7 @@ void Caller::submit() {
         request.logit_mask_user = reinterpret_cast<void*>(input_.ConsumeIntegralInRange(0, 3));
         request.logit_mask_release = maybe(&release);
     }
-    std::vector<kdtree_request_id> made(input_.ConsumeIntegralInRange<size_t>(0, 3));
+    std::vector<kdtree_request_id> made(chance(8) ? 1 : 3);
     const auto capacity = chance(kSeldom) ? int32_t{-1} : static_cast<int32_t>(made.size());
     if (!ok(kdtree_submit(engine(), maybe(&request), maybe(made.data()), capacity))) return;
     if (request.logit_mask != nullptr && request.logit_mask_release != nullptr) ++masks_alive;

@@ -1,10 +1,10 @@
-// fuzz_seeds TARGET FOLDER: writes the seeds of a fuzzer that are made rather than kept in its
-// corpus.
+// fuzz_seeds TARGET FOLDER: writes what a fuzzer starts from, if it starts from anything.
 #include <fmt/format.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +28,18 @@ std::vector<std::pair<std::string, std::string>> template_seeds() {
     return seeds;
 }
 
+/// Noise that is long enough for many calls: what starts empty grows slowly.
+std::vector<std::pair<std::string, std::string>> call_seeds() {
+    std::minstd_rand random(1);
+    std::vector<std::pair<std::string, std::string>> seeds;
+    for (int i = 0; i < 64; ++i) {
+        std::string bytes(1024, '\0');
+        for (char& byte : bytes) byte = static_cast<char>(random() >> 8);
+        seeds.emplace_back(fmt::format("noise-{}", i), bytes);
+    }
+    return seeds;
+}
+
 }  // namespace
 }  // namespace kd
 
@@ -41,6 +53,7 @@ int main(int argc, char** argv) {
     std::filesystem::create_directories(folder);
     std::vector<std::pair<std::string, std::string>> seeds;
     if (target == "gguf") seeds = kd::gguf_seeds();
+    if (target == "abi") seeds = kd::call_seeds();
     if (target == "chat_template") seeds = kd::template_seeds();
     for (const auto& [name, bytes] : seeds) kd::write_test_file((folder / name).string(), bytes);
     return 0;

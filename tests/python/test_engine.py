@@ -4,23 +4,18 @@ KDTREE_LIBRARY_PATH and KDTREE_TINY_MODEL name library and model; without them t
 skipped.
 """
 
-import ctypes
 import os
-import re
 import subprocess
 import sys
-import tempfile
 import threading
-import types
 import unittest
-from pathlib import Path
 
-from support import ROOT, compile_c
+from mirror import MirrorTest
+from support import ROOT
 
 from kdtree import _engine_structs as structs
 from kdtree import engine as kd
 
-HEADER = ROOT / "include" / "kdtree" / "kdtree.h"
 MODEL = os.environ.get("KDTREE_TINY_MODEL")
 
 STRUCTS = {
@@ -50,55 +45,12 @@ VALUES = {prefix + each.name: each.value for prefix, enum in ENUMS.items() for e
 VALUES["KDTREE_ABI"] = structs.ABI
 
 
-def layout_program() -> str:
-    """Prints "name value" for every size, offset, field size and constant."""
-    lines = ["#include <stdio.h>", '#include "kdtree/kdtree.h"', "int main(void) {"]
-    for struct, mirror in STRUCTS.items():
-        lines.append(f'printf("{struct} %zu\\n", sizeof({struct}));')
-        for name, _ in mirror._fields_:
-            lines.append(f'printf("{struct}.{name} %zu\\n", offsetof({struct}, {name}));')
-            lines.append(f'printf("{struct}.{name}.size %zu\\n", sizeof((({struct}*)0)->{name}));')
-    lines += [f'printf("{name} %d\\n", (int){name});' for name in VALUES]
-    return "\n".join(lines + ["return 0;", "}", ""])
-
-
-class Structs(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        with tempfile.TemporaryDirectory() as folder:
-            program = compile_c(Path(folder), "layout", layout_program())
-            printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
-        cls.header = {name: int(value) for name, value in map(str.split, printed.splitlines())}
-
-    def test_layout(self):
-        for struct, mirror in STRUCTS.items():
-            with self.subTest(struct):
-                self.assertEqual(ctypes.sizeof(mirror), self.header[struct])
-                for name, kind in mirror._fields_:
-                    full = f"{struct}.{name}"
-                    self.assertEqual(getattr(mirror, name).offset, self.header[full], full)
-                    self.assertEqual(ctypes.sizeof(kind), self.header[full + ".size"], full)
-
-    def test_values(self):
-        for name, value in VALUES.items():
-            self.assertEqual(value, self.header[name], name)
-
-    def test_nothing_of_the_header_is_missing(self):
-        text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
-        constants = set(re.findall(r"\b(KDTREE_\w+)(?= = \d)", text)) | {"KDTREE_ABI"}
-        self.assertEqual(constants, set(VALUES))
-        self.assertEqual(set(re.findall(r"^typedef struct (\w+) {", text, flags=re.M)),
-                         set(STRUCTS))
-        functions = set(re.findall(r"^KDTREE_API [^(]*?(kdtree_\w+)\(", text, flags=re.M))
-        declared = set()
-
-        class Library:
-            def __getattr__(self, name):
-                declared.add(name)
-                return types.SimpleNamespace()
-
-        structs.declare(Library())
-        self.assertEqual(functions, declared)
+class Structs(MirrorTest, unittest.TestCase):
+    include = "kdtree/kdtree.h"
+    prefix = "kdtree"
+    module = structs
+    structs = STRUCTS
+    values = VALUES
 
 
 @unittest.skipUnless(MODEL, "KDTREE_TINY_MODEL is not set")
