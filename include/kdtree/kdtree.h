@@ -3,10 +3,10 @@
  * An engine is loaded once and serves any number of requests:
  *   1. kdtree_engine_create() with the model;
  *   2. kdtree_submit() a prompt, text or ids; n samples of it are n requests;
- *   3. somebody steps: the caller in a loop of kdtree_step(), or kdtree_start() once, a thread of
- * the library's own;
+ *   3. somebody steps: the caller in a loop of kdtree_step(), or a thread of the library's own
+ *      after kdtree_start();
  *   4. kdtree_poll() what is new of a request until its delta carries a finish reason;
- * kdtree_wait() says which requests have news;
+ *      kdtree_wait() says which requests have news;
  *   5. kdtree_engine_free().
  *
  * Threads: every function may be called from any thread at any time, and none but kdtree_step() and
@@ -125,8 +125,7 @@ typedef struct kdtree_result {
 KDTREE_API void kdtree_result_free(kdtree_result* result);
 
 /* Text to ids. text_bytes -1: up to the zero byte. parse_special: control tokens written in the
- * text
- * ("<|im_end|>") become their ids. No BOS is added. */
+ * text ("<|im_end|>") become their ids. No BOS is added. */
 KDTREE_API kdtree_status kdtree_tokenize(const kdtree_engine* engine, const char* text,
                                          int64_t text_bytes, int32_t parse_special,
                                          kdtree_result** result);

@@ -49,10 +49,14 @@ class FinishReason(IntEnum):
 
 
 class _Struct(ctypes.Structure):
-    """struct_bytes is set; the rest is zero unless given by name."""
+    """struct_bytes is set; the rest is zero unless given by name. Numbers that do not fit are
+    refused, where ctypes would cut them."""
 
     def __init__(self, **fields):
         super().__init__(struct_bytes=ctypes.sizeof(type(self)), **fields)
+        for name, value in fields.items():
+            if isinstance(value, int) and getattr(self, name) != value:
+                raise OverflowError(f"{name} = {value} does not fit into its field")
 
 
 class COptions(_Struct):

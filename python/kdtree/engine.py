@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -116,7 +117,7 @@ def _positions(array, count: int) -> list[PositionLogprobs]:
 
 
 def _ints(values: Sequence[int]):
-    return (ctypes.c_int32 * len(values))(*values)
+    return (ctypes.c_int32 * len(values))(*array("i", values))  # array() refuses what does not fit
 
 
 # What the C side holds on to until it says that it is done: a callback must outlive its request.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "app/settings.h"
@@ -12,12 +11,6 @@
 namespace kd {
 
 namespace {
-
-template <class Value>
-void move_behind(std::vector<Value>& whole, std::vector<Value>& later) {
-    whole.insert(whole.end(), std::make_move_iterator(later.begin()),
-                 std::make_move_iterator(later.end()));
-}
 
 nlohmann::ordered_json logprobs_json(const std::vector<PositionLogprobs>& positions) {
     nlohmann::ordered_json out = nlohmann::ordered_json::array();
@@ -54,13 +47,14 @@ int32_t context_room(const Engine& engine) {
     return std::min(engine.config().context_length, engine.config().max_total_tokens);
 }
 
-void append(Delta& whole, Delta&& later) {
-    move_behind(whole.ids, later.ids);
-    move_behind(whole.logprobs, later.logprobs);
-    whole.text += later.text;
-    whole.finish = later.finish;
-    whole.error = std::move(later.error);
-    whole.stats = later.stats;
+void PromptProgress::follow(const RoundStats* round, const Delta& news) {
+    if (round == nullptr || round->decoding > 0) return progress_.reset();
+    if (!progress_.has_value()) {
+        progress_.emplace(ProgressTask{.label = "reading the prompt",
+                                       .total = static_cast<double>(news.stats.prompt_tokens),
+                                       .unit = "tokens"});
+    }
+    progress_->update(read_ += round->prefill_rows);
 }
 
 nlohmann::ordered_json answer_json(const Delta& whole) {
@@ -109,12 +103,6 @@ std::string tree_text(Engine& engine, int32_t round) {
     return fmt::format("\nround {}: context {}, {} nodes, {} tokens\n{}", round,
                        batch.entries[0].context, *tree.count, *accepted.count,
                        draw_tree(tree, accepted, engine.tokenizer()));
-}
-
-std::string line_of(const nlohmann::ordered_json& json) {
-    return json.dump(-1, ' ', /*ensure_ascii=*/false,
-                     nlohmann::ordered_json::error_handler_t::replace) +
-           '\n';
 }
 
 double per_second(double count, double seconds) {

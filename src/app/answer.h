@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "app/progress.h"
 #include "base/config.h"
 #include "base/sampling_params.h"
 #include "engine/engine.h"
@@ -34,8 +36,16 @@ void prepare_speculation(Engine& engine, const AnswerOptions& options);
 /// Tokens that prompt and answer have together, at most.
 int32_t context_room(const Engine& engine);
 
-/// Adds what came later to what came so far.
-void append(Delta& whole, Delta&& later);
+/// How far a single prompt is read: nothing is written before the first token.
+class PromptProgress {
+  public:
+    /// After every round: what it did, and what was new of the request.
+    void follow(const RoundStats* round, const Delta& news);
+
+  private:
+    std::optional<Progress> progress_;
+    int32_t read_ = 0;
+};
 
 /// {"ids", "text", "finish_reason"} and, where the request asked for them, "logprobs": for every id
 /// {"logprob", "top": [{"id", "logprob"}, ...]}.
@@ -46,8 +56,6 @@ nlohmann::ordered_json stats_json(const Delta& end);
 std::string stats_text(const Delta& end);
 /// The tree that the last round verified for the batch's first session.
 std::string tree_text(Engine& engine, int32_t round);
-/// One line; bytes that are no UTF-8 (file names) are replaced.
-std::string line_of(const nlohmann::ordered_json& json);
 
 double per_second(double count, double seconds);
 double per_round(double sum, const SessionStats& stats);

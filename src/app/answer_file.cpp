@@ -9,7 +9,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 
+#include "app/line_io.h"
 #include "app/output.h"
 #include "app/prompt.h"
 #include "base/error.h"
@@ -63,7 +65,7 @@ void AnswerFile::refuse(int why) const {
 }
 
 void AnswerFile::read_kept() {
-    const std::string text = read_text(path_);
+    const std::string text = read_text(path_, std::numeric_limits<size_t>::max());
     if (text.empty()) return;
     for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos;
          begin = end + 1) {
@@ -110,21 +112,9 @@ void AnswerFile::begin() {
 }
 
 void AnswerFile::append(std::string_view line) {
-    if (path_ == "-") return write_out(line);
-    const auto bytes = static_cast<int64_t>(line.size());
-    while (!line.empty()) {
-        const ssize_t written = write(descriptor_.number, line.data(), line.size());
-        if (written < 0) {
-            if (errno == EINTR) continue;
-            const int why = errno;
-            // If even this fails, the next run takes the torn line off.
-            [[maybe_unused]] const bool cut =
-                regular_ && ftruncate(descriptor_.number, kept_bytes_) == 0;
-            refuse(why);
-        }
-        line.remove_prefix(static_cast<size_t>(written));
-    }
-    kept_bytes_ += bytes;
+    // A torn line that cannot be cut off the next run takes off.
+    path_ == "-" ? write_line(STDOUT_FILENO, "to standard output", line)
+                 : write_line(descriptor_.number, path_, line);
 }
 
 }  // namespace kd

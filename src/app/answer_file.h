@@ -22,8 +22,7 @@ class AnswerFile {
     const std::vector<std::string>& kept() const { return kept_; }
     /// Makes the file end after the kept lines and writes the settings: call it before append.
     void begin();
-    /// `line` ends with "\n" and is written at once and whole: what a full disk leaves of it is cut
-    /// off again. Throws kd::Error.
+    /// Writes `line`, which ends with "\n", with write_line. Throws kd::Error.
     void append(std::string_view line);
 
   private:
@@ -45,7 +44,7 @@ class AnswerFile {
     nlohmann::ordered_json settings_;
     Descriptor descriptor_;   // none: standard output, or not made yet
     bool regular_ = false;    // or will be
-    int64_t kept_bytes_ = 0;  // of complete lines
+    int64_t kept_bytes_ = 0;  // of the kept lines
     std::vector<std::string> kept_;
 };
 

@@ -13,6 +13,8 @@
 
 #include "app/answer_file.h"
 #include "app/interrupt.h"
+#include "app/json_line.h"
+#include "app/line_io.h"
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/prompt.h"
@@ -75,18 +77,6 @@ struct Job {
     std::vector<Choice> choices;
 };
 
-/// Sums over all answers.
-struct Totals {
-    SessionStats stats;
-
-    void add(const SessionStats& s) {
-        stats.prompt_tokens += s.prompt_tokens;
-        stats.tokens += s.tokens;
-        stats.rounds += s.rounds;
-        stats.nodes += s.nodes;
-    }
-};
-
 class BatchRun {
   public:
     explicit BatchRun(const BatchRunOptions& options)
@@ -120,7 +110,7 @@ class BatchRun {
     size_t written_ = 0;                   // lines in the file
     size_t answered_ = 0;                  // by this run
     size_t errors_ = 0;
-    Totals totals_;
+    SessionStats totals_;  // over all answers
 };
 
 /// The lines of before have to be the answers to the first conversations.
@@ -268,7 +258,7 @@ bool BatchRun::advance(Job& job) {
 
 void BatchRun::end_turn(Job& job) {
     for (Choice& choice : job.choices) {
-        totals_.add(choice.answer.stats);
+        totals_ += choice.answer.stats;
         choice.turns.push_back(answer_json(choice.answer));
         choice.messages.push_back({.role = "assistant", .content = choice.answer.text});
     }
@@ -295,7 +285,7 @@ Json BatchRun::result(const Choice& choice) const {
 void BatchRun::put(size_t conversation, Json&& result) {
     Json line = {{"id", conversations_[conversation].id}};
     line.update(result);
-    ready_[conversation] = line_of(line);
+    ready_[conversation] = json_line(line) + '\n';
     ++answered_;
     while (!ready_.empty() && ready_.begin()->first == written_) {
         file_.append(ready_.begin()->second);
@@ -305,7 +295,7 @@ void BatchRun::put(size_t conversation, Json&& result) {
 }
 
 void BatchRun::summarise(double seconds) const {
-    const SessionStats& s = totals_.stats;
+    const SessionStats& s = totals_;
     if (options_.answer.stats) {
         write_err(fmt::format(
             "prompts     {} answered, {} tokens\n"
@@ -335,6 +325,7 @@ int batch_run(const BatchRunOptions& options) {
         KD_THROW(invalid_argument,
                  "the oracle drafter replays a known answer: use it for one prompt, or with bench");
     }
+    expect_distinct(options.prompts, options.json);
     if (!options.answer.stats_json.empty()) expect_writable(options.answer.stats_json);
     return BatchRun(options).run();
 }

@@ -20,11 +20,11 @@ struct BatchRunOptions {
 /// One line a conversation in the order of the input, written as soon as those before it are:
 ///   {"id", "ids", "text", "finish_reason"[, "logprobs"]}
 /// of the last answer, and where there are several turns "turns": [the same without id, ...] of all
-/// of them; an answer becomes the assistant's message of the turns after it. With `samples`
-/// {"id", "choices": [...]}: choice i is the conversation with seed + i. What cannot be served
-/// gives
-/// {"id", "error"}. Every conversation is answered as if it were alone, with the seed as given;
-/// with `raw` turns and answers are joined as they are.
+/// of them; an answer becomes the assistant's message of the turns after it. With `samples`:
+///   {"id", "choices": [...]}
+/// where choice i is the conversation with seed + i. What cannot be served gives {"id", "error"}.
+/// Every conversation is answered as if it were alone, with the seed as given; with `raw` turns and
+/// answers are joined as they are.
 ///
 /// Goes on where an earlier run with the same settings ended (AnswerFile). Returns the exit code:
 /// 0, 1 if the output holds an error, 130 after Ctrl-C. Throws kd::Error.

@@ -52,25 +52,11 @@ struct PromptSet {
     std::vector<std::vector<int32_t>> prompts;  // ids
 };
 
-/// One mode's sums over the prompts of one set in one repetition.
-struct Sums {
-    SessionStats stats;
-
-    void add(const SessionStats& s) {
-        stats.tokens += s.tokens;
-        stats.rounds += s.rounds;
-        stats.nodes += s.nodes;
-        stats.prefill_s += s.prefill_s;
-        stats.decode_s += s.decode_s;
-        stats.phases += s.phases;
-    }
-};
-
 /// All repetitions of one mode on one prompt set.
 struct Cell {
     Mode mode;
-    std::vector<Sums> repetitions;
-    bool compared = false;  // with plain decoding
+    std::vector<SessionStats> repetitions;  // sums over the set's prompts
+    bool compared = false;                  // with plain decoding
     bool identical = true;
 };
 
@@ -84,7 +70,7 @@ double median(std::vector<double> values) {
 template <class Value>
 void put(nlohmann::ordered_json& out, const std::string& key, const Cell& cell, Value&& value) {
     std::vector<double> values;
-    for (const Sums& each : cell.repetitions) values.push_back(value(each.stats));
+    for (const SessionStats& each : cell.repetitions) values.push_back(value(each));
     out[key] = median(values);
     out[key + "_min"] = *std::min_element(values.begin(), values.end());
     out[key + "_max"] = *std::max_element(values.begin(), values.end());
@@ -94,8 +80,8 @@ nlohmann::ordered_json phases_of(const Cell& cell) {
     nlohmann::ordered_json out;
     const auto phase = [&](const char* name, auto&& seconds) {
         std::vector<double> values;
-        for (const Sums& each : cell.repetitions) {
-            values.push_back(seconds(each.stats.phases) * 1e3 / std::max(each.stats.rounds, 1));
+        for (const SessionStats& each : cell.repetitions) {
+            values.push_back(seconds(each.phases) * 1e3 / std::max(each.rounds, 1));
         }
         out[name] = median(values);
     };
@@ -115,12 +101,12 @@ nlohmann::ordered_json row_of(const Cell& cell, const std::string& prompt_set, s
                                   {"nodes", cell.mode.speculation.nodes},
                                   {"prompt_set", prompt_set},
                                   {"prompts", prompts},
-                                  {"tokens", cell.repetitions.front().stats.tokens}};
+                                  {"tokens", cell.repetitions.front().tokens}};
     const auto rounds = [](const SessionStats& s) { return std::max(s.rounds, 1); };
     put(row, "seconds", cell, [](const SessionStats& s) { return s.decode_s; });
     put(row, "prefill_s", cell, [](const SessionStats& s) { return s.prefill_s; });
     put(row, "tokens_per_s", cell, [](const SessionStats& s) { return s.tokens / s.decode_s; });
-    row["rounds"] = cell.repetitions.front().stats.rounds;
+    row["rounds"] = cell.repetitions.front().rounds;
     put(row, "acceptance_length", cell,
         [&](const SessionStats& s) { return static_cast<double>(s.tokens) / rounds(s); });
     put(row, "mean_nodes", cell,
@@ -204,7 +190,7 @@ void Bench::run_prompt(std::vector<Cell>& cells, size_t prompt, const std::vecto
     if (plain_measured || oracle) {
         Delta plain = generate(mode_of("plain", 1), request);
         plain_ids = std::move(plain.ids);
-        if (plain_measured) cells.front().repetitions.back().add(plain.stats);
+        if (plain_measured) cells.front().repetitions.back() += plain.stats;
     }
     if (oracle) request.known_continuation = plain_ids;
     // The others in turning order, so that none always follows the same one.
@@ -214,7 +200,7 @@ void Bench::run_prompt(std::vector<Cell>& cells, size_t prompt, const std::vecto
         const size_t turn = (i + prompt + static_cast<size_t>(repetition)) % others;
         Cell& cell = cells[first + turn];
         const Delta delta = generate(cell.mode, request);
-        cell.repetitions.back().add(delta.stats);
+        cell.repetitions.back() += delta.stats;
         if (plain_measured || oracle) {
             cell.compared = true;
             cell.identical = cell.identical && delta.ids == plain_ids;
@@ -252,14 +238,14 @@ void Bench::print(const PromptSet& set, const std::vector<Cell>& cells) {
                     "tokens/s", "ratio", "acc. len.", "ms a round", "identical");
     const auto speed = [](const Cell& cell) {
         std::vector<double> values;
-        for (const Sums& s : cell.repetitions) values.push_back(s.stats.tokens / s.stats.decode_s);
+        for (const SessionStats& s : cell.repetitions) values.push_back(s.tokens / s.decode_s);
         return median(values);
     };
     // A file's name may be long; its first bytes are enough to tell the sets apart.
     const std::string name =
         set.name.size() <= 15 ? set.name : replace_invalid_utf8(set.name.substr(0, 12)) + "...";
     for (const Cell& cell : cells) {
-        const SessionStats& s = cell.repetitions.front().stats;
+        const SessionStats& s = cell.repetitions.front();
         const double rounds = std::max(s.rounds, 1);
         table += fmt::format(
             "{:<16}{:<7}{:>6.2f}{:>10.1f}{:>7.2f}{:>10.2f}{:>11.2f}{:>10}\n", name, cell.mode.name,

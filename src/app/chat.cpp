@@ -274,11 +274,13 @@ std::optional<RequestId> Chat::submit() {
 Delta Chat::stream_answer(RequestId id) {
     g_stop_answer = 0;
     const struct sigaction before = stop_answer_on_interrupt();
+    PromptProgress reading;
     Delta whole;
     for (int32_t round = 0; whole.finish == FinishReason::none;) {
         if (g_stop_answer != 0) engine_->cancel(id);
         const RoundStats* stats = engine_->step();
         Delta delta = engine_->poll(id);
+        reading.follow(stats, delta);
         write_out(delta.text);
         if (options_.show_tree && stats != nullptr && stats->decoding > 0) {
             write_err(tree_text(*engine_, ++round));

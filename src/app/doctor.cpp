@@ -4,6 +4,7 @@
 
 #include "app/doctor_parts.h"
 #include "app/output.h"
+#include "app/text.h"
 #include "base/error.h"
 #include "kdtree_version.h"
 
@@ -12,10 +13,10 @@ namespace kd {
 namespace {
 
 std::string verdict(int problems, int warnings) {
-    const std::string warned = fmt::format("{} warning{}", warnings, warnings == 1 ? "" : "s");
+    const std::string warned = plural(warnings, "warning");
     if (problems > 0) {
-        return fmt::format("{} problem{} to solve before the model runs, {}", problems,
-                           problems == 1 ? "" : "s", warned);
+        return fmt::format("{} to solve before the model runs, {}", plural(problems, "problem"),
+                           warned);
     }
     return warnings > 0 ? fmt::format("Everything needed is in order; {}", warned)
                         : "Everything is in order";

@@ -14,10 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string plural(int64_t count, const char* one) {
-    return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
-}
-
 /// 33554432 -> "32 MiB": caches and memories come in powers of two.
 std::string binary_text(int64_t bytes) {
     if (bytes >= int64_t{10} << 30) return fmt::format("{} GiB", (bytes + (1 << 29)) >> 30);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <new>
 
+#include "app/answer.h"
 #include "app/doctor_parts.h"
 #include "app/progress.h"
 #include "app/prompt.h"
@@ -44,11 +45,11 @@ double check_reading(const Machine& machine, int threads, Findings& findings) {
         return 0;
     }
     const double median = passes[passes.size() / 2];
-    findings.ok("reading",
-                fmt::format("{:.1f} GB/s of memory by {} thread{} (best {:.1f}; median of {} "
-                            "passes over {})",
-                            median, threads, threads == 1 ? "" : "s", passes.back(), passes.size(),
-                            bytes_text(bytes)));
+    findings.ok(
+        "reading",
+        fmt::format("{:.1f} GB/s of memory by {} (best {:.1f}; median of {} passes over {})",
+                    median, plural(threads, "thread"), passes.back(), passes.size(),
+                    bytes_text(bytes)));
     return median;
 }
 
@@ -76,10 +77,8 @@ Decoded decode(Engine& engine, Request request) {
         out.ids.insert(out.ids.end(), delta.ids.begin(), delta.ids.end());
         if (delta.finish != FinishReason::none) {
             const SessionStats& stats = delta.stats;
-            if (stats.decode_s > 0) out.tokens_per_s = stats.tokens / stats.decode_s;
-            if (stats.rounds > 0) {
-                out.acceptance_length = static_cast<double>(stats.tokens) / stats.rounds;
-            }
+            out.tokens_per_s = per_second(stats.tokens, stats.decode_s);
+            out.acceptance_length = per_round(stats.tokens, stats);
             return out;
         }
         const std::chrono::duration<double> seconds = Clock::now() - begin;

@@ -1,8 +1,8 @@
 #include "app/json_line.h"
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "formats/utf8.h"
@@ -15,6 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxMessageBytes = 1000;
 constexpr size_t kMaxQuotedBytes = 64;
+constexpr size_t kMaxJsonDepth = 128;  // arrays and objects inside each other
 
 std::string shortened(std::string_view text, size_t bytes) {
     if (text.size() <= bytes) return std::string(text);
@@ -125,7 +126,49 @@ nlohmann::ordered_json parse_json_line(std::string_view line) {
     }
     Builder builder;
     Json::sax_parse(line, &builder);
-    return builder.take();
+    Json value = builder.take();
+    if (!value.is_object()) KD_THROW(invalid_argument, "no object but {}", value.type_name());
+    return value;
+}
+
+const Json& line_field(const Json& line, const char* key, bool (Json::*is)() const noexcept,
+                       const char* kind) {
+    const auto found = line.find(key);
+    if (found == line.end()) KD_THROW(invalid_argument, "\"{}\" is missing", key);
+    if (!((*found).*is)()) {
+        KD_THROW(invalid_argument, "\"{}\" is no {} but {}", key, kind, found->type_name());
+    }
+    return *found;
+}
+
+bool line_special(const Json& line) {
+    return line.contains("special") &&
+           line_field(line, "special", &Json::is_boolean, "boolean").get<bool>();
+}
+
+std::vector<int32_t> line_ids(const Json& line, const Tokenizer& tokenizer) {
+    const Json& given = line_field(line, "ids", &Json::is_array, "array");
+    std::vector<int32_t> ids;
+    ids.reserve(given.size());
+    for (const Json& id : given) {
+        if (!id.is_number_integer()) {
+            KD_THROW(invalid_argument, "\"ids\"[{}] is no integer but {}", ids.size(),
+                     id.type_name());
+        }
+        // Unsigned and beyond 63 bits it would be read as negative: out of the vocabulary too.
+        const auto value = id.get<int64_t>();
+        if (value < 0 || value >= tokenizer.vocabulary()) {
+            KD_THROW(invalid_argument, "\"ids\"[{}]: {} is not in the vocabulary of {}", ids.size(),
+                     id.dump(), tokenizer.vocabulary());
+        }
+        ids.push_back(static_cast<int32_t>(value));
+    }
+    return ids;
+}
+
+std::vector<int32_t> encode_line(const Json& line, const Tokenizer& tokenizer) {
+    const Json& text = line_field(line, "text", &Json::is_string, "string");
+    return tokenizer.encode(text.get_ref<const std::string&>(), line_special(line));
 }
 
 std::string json_line(const nlohmann::ordered_json& value) {

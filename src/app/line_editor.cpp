@@ -13,7 +13,9 @@
 #include <string_view>
 
 #include "app/interrupt.h"
+#include "app/line_io.h"
 #include "app/output.h"
+#include "app/progress.h"
 #include "base/error.h"
 
 namespace kd {
@@ -179,26 +181,25 @@ LineEditor::~LineEditor() = default;
 
 LineEditor::Event LineEditor::read(const std::string& prompt, std::string& line) {
     line.clear();
-    if (terminal_ != nullptr) return terminal_->read(prompt, line);
-    if (prompts_) write_out(prompt);
-    return read_plain(line);
+    if (prompts_ && terminal_ == nullptr) write_out(prompt);
+    const Event event = terminal_ != nullptr ? terminal_->read(prompt, line) : read_plain(line);
+    // The echo has ended the line that the prompt began: progress may be shown.
+    if (prompts_ && event == Event::line) hide_progress();
+    return event;
 }
 
 LineEditor::Event LineEditor::read_plain(std::string& line) {
-    char* text = nullptr;
-    size_t capacity = 0;
-    errno = 0;
-    const ssize_t bytes = getline(&text, &capacity, stdin);
-    const int why = errno;
-    if (bytes > 0) line.assign(text, static_cast<size_t>(bytes));
-    std::free(text);
-    if (bytes < 0) {
-        if (std::ferror(stdin) != 0 || why != 0) {
-            KD_THROW(io, "cannot read standard input: {}", std::strerror(why));
+    int each = 0;
+    while ((each = std::getc(stdin)) != EOF && each != '\n') {
+        if (line.size() == kMaxLineBytes) {
+            KD_THROW(invalid_argument, "a line is longer than {} bytes", kMaxLineBytes);
         }
-        return Event::end;
+        line += static_cast<char>(each);
     }
-    if (line.ends_with('\n')) line.pop_back();
+    if (std::ferror(stdin) != 0) {
+        KD_THROW(io, "cannot read standard input: {}", std::strerror(errno));
+    }
+    if (each == EOF && line.empty()) return Event::end;
     if (line.ends_with('\r')) line.pop_back();
     return Event::line;
 }

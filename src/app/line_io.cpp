@@ -87,13 +87,32 @@ LineInput::Next LineInput::next(std::string& line, bool wait) {
     }
 }
 
+void write_line(int descriptor, const std::string& name, std::string_view line) {
+    if (isatty(descriptor) != 0) hide_progress();
+    size_t written = 0;
+    while (written < line.size()) {
+        const ssize_t bytes = write(descriptor, line.data() + written, line.size() - written);
+        if (bytes < 0 && errno == EINTR) continue;
+        if (bytes < 0) {
+            const int why = errno;
+            const off_t end = lseek(descriptor, 0, SEEK_CUR);
+            const auto part = static_cast<off_t>(written);
+            // Fails where there is nothing to cut, in a pipe: then its reader sees half a line.
+            if (end >= part && ftruncate(descriptor, end - part) == 0) {
+                lseek(descriptor, end - part, SEEK_SET);
+            }
+            KD_THROW(io, "cannot write {}: {}", name, std::strerror(why));
+        }
+        written += static_cast<size_t>(bytes);
+    }
+}
+
 LineOutput::LineOutput(const std::string& path)
     : name_(path == "-" ? "to standard output" : path),
       descriptor_(path == "-"
                       ? STDOUT_FILENO
                       : open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
     if (descriptor_ < 0) KD_THROW(io, "cannot write {}: {}", name_, std::strerror(errno));
-    terminal_ = isatty(descriptor_) != 0;
 }
 
 LineOutput::~LineOutput() {
@@ -102,23 +121,7 @@ LineOutput::~LineOutput() {
 
 void LineOutput::write(std::string line) {
     line += '\n';
-    if (terminal_) hide_progress();
-    size_t written = 0;
-    while (written < line.size()) {
-        const ssize_t bytes = ::write(descriptor_, line.data() + written, line.size() - written);
-        if (bytes < 0 && errno == EINTR) continue;
-        if (bytes < 0) {
-            const int why = errno;
-            const off_t end = lseek(descriptor_, 0, SEEK_CUR);
-            const auto part = static_cast<off_t>(written);
-            // Fails where there is nothing to cut, in a pipe: then its reader sees half a line.
-            if (end >= part && ftruncate(descriptor_, end - part) == 0) {
-                lseek(descriptor_, end - part, SEEK_SET);
-            }
-            KD_THROW(io, "cannot write {}: {}", name_, std::strerror(why));
-        }
-        written += static_cast<size_t>(bytes);
-    }
+    write_line(descriptor_, name_, line);
 }
 
 void expect_distinct(const std::string& input, const std::string& output) {

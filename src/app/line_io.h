@@ -45,8 +45,12 @@ class LineInput {
     bool ended_ = false;
 };
 
-/// A file or, for "-", standard output. Each line is written at once and whole: what a full disk
-/// leaves of one is cut off again where that can be done.
+/// Writes `line`, its end included, at once and whole: what a full disk leaves of it is cut off
+/// again where that can be done. Throws kd::Error "cannot write `name`: ..." if the reader is gone
+/// or the disk is full.
+void write_line(int descriptor, const std::string& name, std::string_view line);
+
+/// A file or, for "-", standard output.
 class LineOutput {
   public:
     /// Empties a file that is there. Throws kd::Error naming what cannot be written.
@@ -55,14 +59,12 @@ class LineOutput {
     LineOutput(const LineOutput&) = delete;
     LineOutput& operator=(const LineOutput&) = delete;
 
-    /// Appends the end of the line to `line` and writes it. Throws kd::Error if the reader is gone
-    /// or the disk is full.
+    /// Appends the end of the line to `line` and writes it with write_line.
     void write(std::string line);
 
   private:
     std::string name_;
     int descriptor_ = -1;
-    bool terminal_ = false;
 };
 
 /// Throws kd::Error if reading `input` and emptying `output` would be one file ("-": none).

@@ -153,8 +153,7 @@ std::string fit(const std::string& label, int columns) {
     return text;
 }
 
-}  // namespace
-
+/// Of the terminal on standard error; 0 if it is none (or a dumb one).
 int terminal_columns() {
     if (isatty(STDERR_FILENO) == 0) return 0;
     const char* kind = std::getenv("TERM");
@@ -164,12 +163,16 @@ int terminal_columns() {
     return size.ws_col;
 }
 
+/// What the line says `elapsed_s` seconds into the task, in at most `columns` columns (the label is
+/// shortened first).
 std::string progress_text(const ProgressTask& task, double done, double elapsed_s, int columns) {
     const std::string figures = figures_of(task, done, elapsed_s);
     const std::string label = fit(task.label, columns - static_cast<int>(figures.size()) - 2);
     const std::string text = label.empty() ? figures : label + ": " + figures;
     return label.empty() ? text.substr(0, static_cast<size_t>(std::max(columns, 0))) : text;
 }
+
+}  // namespace
 
 Progress::Progress(ProgressTask task)
     : task_(std::move(task)), done_(task_.done), begin_(Clock::now()) {

@@ -24,10 +24,6 @@ struct ProgressTask {
     double done = 0;    // done before this run; counts for the share, not for the rate
 };
 
-/// What the line says `elapsed_s` seconds into the task, in at most `columns` columns (the label is
-/// shortened first).
-std::string progress_text(const ProgressTask& task, double done, double elapsed_s, int columns);
-
 class Progress {
   public:
     explicit Progress(ProgressTask task);
@@ -56,8 +52,5 @@ class Progress {
 void hide_progress(bool ends_line = true);
 /// The same from a signal handler that ends the process.
 void erase_progress_from_signal();
-
-/// Columns of the terminal on standard error; 0 if it is none (or a dumb one).
-int terminal_columns();
 
 }  // namespace kd

@@ -37,7 +37,7 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view 
         tokenizer, std::vector<ChatMessage>{{.role = "user", .content = std::string(prompt)}});
 }
 
-std::string read_text(const std::string& path) {
+std::string read_text(const std::string& path, size_t most_bytes) {
     std::FILE* in = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
     const std::string name = path == "-" ? "standard input" : path;
     if (in == nullptr) KD_THROW(io, "cannot open {}: {}", name, std::strerror(errno));
@@ -48,12 +48,16 @@ std::string read_text(const std::string& path) {
     }
     std::string text;
     char buffer[65536];
-    for (size_t got = 0; (got = std::fread(buffer, 1, sizeof buffer, in)) > 0;) {
+    for (size_t got = 0;
+         text.size() <= most_bytes && (got = std::fread(buffer, 1, sizeof buffer, in)) > 0;) {
         text.append(buffer, got);
     }
     const int why = std::ferror(in) != 0 ? errno : 0;
     if (in != stdin) std::fclose(in);
     if (why != 0) KD_THROW(io, "cannot read {}: {}", name, std::strerror(why));
+    if (text.size() > most_bytes) {
+        KD_THROW(invalid_argument, "{} is larger than {} bytes", name, most_bytes);
+    }
     return text;
 }
 

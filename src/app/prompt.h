@@ -1,6 +1,7 @@
 // From what a user typed to the ids a model reads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -47,7 +48,11 @@ struct Conversation {
 /// shape, and for a file without any line.
 std::vector<Conversation> read_conversations(const std::string& path, int32_t limit);
 
-/// A whole file or, for "-", standard input. Throws kd::Error naming it.
-std::string read_text(const std::string& path);
+/// No prompt that fits a context and no file of prompts is larger.
+inline constexpr size_t kMaxInputBytes = size_t{256} << 20;
+
+/// A whole file or, for "-", standard input. Throws kd::Error naming it, also for one of more than
+/// `most_bytes`.
+std::string read_text(const std::string& path, size_t most_bytes = kMaxInputBytes);
 
 }  // namespace kd

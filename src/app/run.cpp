@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "app/interrupt.h"
+#include "app/json_line.h"
 #include "app/output.h"
+#include "app/progress.h"
 #include "app/prompt.h"
 #include "app/settings.h"
 #include "base/error.h"
@@ -30,6 +32,7 @@ std::vector<int32_t> prompt_ids(const Tokenizer& tokenizer, const RunOptions& op
 std::vector<int32_t> plain_continuation(Engine& engine, Request request) {
     request.speculation = {.shape = DraftShape::plain};
     const RequestId id = engine.submit(std::move(request));
+    const Progress progress({.label = "plain decoding for the oracle"});
     while (engine.step() != nullptr) {
     }
     return engine.poll(id).ids;
@@ -51,11 +54,13 @@ int run(const RunOptions& options) {
     }
     const RequestId id = engine->submit(std::move(request));
     watch_interrupts();
+    PromptProgress reading;
     Delta whole;
     for (int32_t round = 0; whole.finish == FinishReason::none;) {
         if (interrupted()) engine->cancel(id);
         const RoundStats* stats = engine->step();
         Delta delta = engine->poll(id);
+        reading.follow(stats, delta);
         if (!json_alone) write_out(delta.text);
         if (asked.show_tree && stats != nullptr && stats->decoding > 0) {
             write_err(tree_text(*engine, ++round));
@@ -69,7 +74,7 @@ int run(const RunOptions& options) {
     if (!options.json.empty()) {
         nlohmann::ordered_json json = answer_json(whole);
         json["stats"] = stats_json(whole);
-        json_alone ? write_out(line_of(json)) : write_file(options.json, line_of(json));
+        write_file(options.json, json_line(json) + "\n");
     }
     return whole.finish == FinishReason::abort ? kInterruptedExitCode : 0;
 }

@@ -16,6 +16,7 @@
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/settings.h"
+#include "app/text.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "engine/engine.h"
@@ -43,47 +44,16 @@ struct Sums {
     int64_t bytes = 0;
 };
 
-std::vector<int32_t> ids_of(const Json& list, int32_t vocabulary) {
-    if (!list.is_array()) KD_THROW(invalid_argument, "\"ids\" is no list");
-    std::vector<int32_t> ids;
-    ids.reserve(list.size());
-    for (const Json& id : list) {
-        if (!id.is_number_integer()) {
-            KD_THROW(invalid_argument, "ids[{}] is no whole number", ids.size());
-        }
-        if (id < 0 || id >= vocabulary) {
-            KD_THROW(invalid_argument, "ids[{}] is {}, outside the vocabulary of {}", ids.size(),
-                     id.dump(), vocabulary);
-        }
-        ids.push_back(id.get<int32_t>());
-    }
-    if (ids.empty()) KD_THROW(invalid_argument, "\"ids\" is empty");
-    return ids;
-}
-
-std::vector<int32_t> encode(const Json& line, const Tokenizer& tokenizer) {
-    const Json& text = line.at("text");
-    if (!text.is_string()) KD_THROW(invalid_argument, "\"text\" is no string");
-    const auto special = line.find("special");
-    if (special != line.end() && !special->is_boolean()) {
-        KD_THROW(invalid_argument, "\"special\" is neither true nor false");
-    }
-    const bool parse_special = special != line.end() && special->get<bool>();
-    std::vector<int32_t> ids = tokenizer.encode(text.get_ref<const std::string&>(), parse_special);
-    if (ids.empty()) KD_THROW(invalid_argument, "the text is empty");
-    return ids;
-}
-
 /// Throws kd::Error for a line that cannot be scored.
 std::vector<int32_t> tokens_of(const std::string& text, const Engine& engine) {
     const Json line = parse_json_line(text);
-    if (!line.is_object()) KD_THROW(invalid_argument, "the line is no JSON object");
     if (line.contains("text") == line.contains("ids")) {
         KD_THROW(invalid_argument, "expected either \"text\" or \"ids\"");
     }
-    std::vector<int32_t> ids = line.contains("ids")
-                                   ? ids_of(line.at("ids"), engine.tokenizer().vocabulary())
-                                   : encode(line, engine.tokenizer());
+    const bool given = line.contains("ids");
+    std::vector<int32_t> ids =
+        given ? line_ids(line, engine.tokenizer()) : encode_line(line, engine.tokenizer());
+    if (ids.empty()) KD_THROW(invalid_argument, "{} is empty", given ? "\"ids\"" : "the text");
     const int32_t room = engine.config().context_length;
     if (ids.size() > static_cast<size_t>(room)) {
         KD_THROW(invalid_argument, "the text has {} tokens, the context holds {}", ids.size(),
@@ -237,12 +207,9 @@ double Scorer::done() const {
 }
 
 void Scorer::summarise() const {
-    const auto counted = [](int64_t count, const char* one) {
-        return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
-    };
     std::string text =
-        fmt::format("{} of {}", counted(sums_.positions, "position"), counted(sums_.texts, "text"));
-    if (sums_.refused > 0) text += fmt::format(", {} refused", counted(sums_.refused, "line"));
+        fmt::format("{} of {}", plural(sums_.positions, "position"), plural(sums_.texts, "text"));
+    if (sums_.refused > 0) text += fmt::format(", {} refused", plural(sums_.refused, "line"));
     if (sums_.positions > 0) {
         const double mean = sums_.logprob / static_cast<double>(sums_.positions);
         text = fmt::format("perplexity {:.6g} over {}", std::exp(-mean), text);

@@ -31,16 +31,7 @@ std::string toml_string(std::string_view text) {
     return out + '"';
 }
 
-}  // namespace
-
-void set_verbose(bool verbose) {
-    g_verbose = verbose;
-}
-
-bool is_verbose() {
-    return g_verbose;
-}
-
+/// Every field of `config`, a line each: `name = value`, as a --config file writes it (TOML).
 std::string settings_text(const Config& config) {
     // A field added to Config does not compile here until it has its line below.
     const auto& [model, context_length, threads, max_running_requests, max_total_tokens,
@@ -63,6 +54,12 @@ std::string settings_text(const Config& config) {
     return text;
 }
 
+}  // namespace
+
+void set_verbose(bool verbose) {
+    g_verbose = verbose;
+}
+
 std::unique_ptr<Engine> load_engine(const Config& config) {
     std::unique_ptr<Engine> engine;
     {
@@ -70,7 +67,7 @@ std::unique_ptr<Engine> load_engine(const Config& config) {
         Progress progress({.label = "loading " + name});
         engine = std::make_unique<Engine>(config);
     }
-    if (is_verbose()) write_err(settings_text(engine->config()));
+    if (g_verbose) write_err(settings_text(engine->config()));
     return engine;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "base/config.h"
 #include "engine/engine.h"
@@ -12,10 +11,6 @@ namespace kd {
 
 /// Whether load_engine prints the settings; main sets it from --verbose.
 void set_verbose(bool verbose);
-bool is_verbose();
-
-/// Every field of `config`, a line each: `name = value`, as a --config file writes it (TOML).
-std::string settings_text(const Config& config);
 
 /// The engine of `config`. Prints the settings it resolved to on standard error once, if --verbose
 /// is given. Throws kd::Error for bad settings and files.

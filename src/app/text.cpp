@@ -59,6 +59,12 @@ std::string shortened(std::string_view text, size_t columns) {
     return out + "...";
 }
 
+std::string utf8_of(char32_t character) {
+    std::string text;
+    append_utf8(text, character);
+    return text;
+}
+
 std::string grouped(int64_t number) {
     std::string digits = fmt::format("{}", number);
     for (size_t at = digits.size(); at > 3 && digits[at - 4] != '-';) {
@@ -66,6 +72,10 @@ std::string grouped(int64_t number) {
         digits.insert(at, 1, ',');
     }
     return digits;
+}
+
+std::string plural(int64_t count, std::string_view one) {
+    return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }
 
 std::string bytes_text(int64_t bytes) {

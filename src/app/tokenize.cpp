@@ -1,7 +1,6 @@
 #include "app/tokenize.h"
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -23,50 +22,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// line[key], which has to be there and of a kind that `is` accepts.
-const Json& required(const Json& line, const char* key, bool (Json::*is)() const noexcept,
-                     const char* kind) {
-    const auto found = line.find(key);
-    if (found == line.end()) KD_THROW(invalid_argument, "\"{}\" is missing", key);
-    if (!((*found).*is)()) {
-        KD_THROW(invalid_argument, "\"{}\" is no {} but {}", key, kind, found->type_name());
-    }
-    return *found;
-}
-
-bool special_of(const Json& line) {
-    return line.contains("special") &&
-           required(line, "special", &Json::is_boolean, "boolean").get<bool>();
-}
-
-Json encode(const Tokenizer& tokenizer, const Json& line) {
-    const Json& text = required(line, "text", &Json::is_string, "string");
-    return {{"ids", tokenizer.encode(text.get_ref<const std::string&>(), special_of(line))}};
-}
-
-Json decode(const Tokenizer& tokenizer, const Json& line) {
-    const Json& given = required(line, "ids", &Json::is_array, "array");
-    std::vector<int32_t> ids;
-    ids.reserve(given.size());
-    for (const Json& id : given) {
-        // Unsigned and beyond 63 bits it would be read as negative: out of the vocabulary too.
-        if (!id.is_number_integer()) {
-            KD_THROW(invalid_argument, "\"ids\"[{}] is no integer but {}", ids.size(),
-                     id.type_name());
-        }
-        const auto value = id.get<int64_t>();
-        if (value < 0 || value >= tokenizer.vocabulary()) {
-            KD_THROW(invalid_argument, "\"ids\"[{}]: {} is not in the vocabulary of {}", ids.size(),
-                     id.dump(), tokenizer.vocabulary());
-        }
-        ids.push_back(static_cast<int32_t>(value));
-    }
-    return {{"text", replace_invalid_utf8(tokenizer.decode(ids, special_of(line)))}};
-}
-
 /// As transformers' apply_chat_template: what the line does not say is there, too.
 Json chat(const Tokenizer& tokenizer, const ChatTemplate& chat_template, Json line) {
-    required(line, "messages", &Json::is_array, "array");
+    line_field(line, "messages", &Json::is_array, "array");
     const auto standard = [&](std::string_view name, Json value) {
         if (line.find(name) == line.end()) line.emplace(name, std::move(value));
     };
@@ -155,14 +113,12 @@ int tokenize(const TokenizeOptions& options) {
     watch_interrupts();
     const Lines lines = answer_lines(input, output, [&](std::string_view text) {
         Json line = parse_json_line(text);
-        if (!line.is_object()) {
-            KD_THROW(invalid_argument, "no object but {}", line.type_name());
-        }
         switch (options.task) {
             case TokenizeTask::encode:
-                return encode(tokenizer, line);
+                return Json{{"ids", encode_line(line, tokenizer)}};
             case TokenizeTask::decode:
-                return decode(tokenizer, line);
+                return Json{{"text", replace_invalid_utf8(tokenizer.decode(
+                                         line_ids(line, tokenizer), line_special(line)))}};
             case TokenizeTask::chat:
                 break;
         }

@@ -98,10 +98,13 @@ std::string value_rows(const std::string& pattern, const CLI::App& app) {
 }
 
 std::string arguments_of(const CLI::App& command, const std::string& commands) {
-    if (command.get_name() == "help") return commands;
-    if (command.get_name() == "completion") return "bash";
+    const std::string name = command.get_name();
+    if (name == "help") return commands;
     for (const CLI::Option* option : command.get_options()) {
-        if (option->get_positional()) return value_of(*option);
+        if (!option->get_positional()) continue;
+        // These take one of a few names; the type lists them.
+        if (name == "completion" || name == "fetch") return type_text(*option).type;
+        return value_of(*option);
     }
     return {};
 }
@@ -110,8 +113,7 @@ std::string joined(const std::vector<std::string>& words) {
     return fmt::format("{}", fmt::join(words, " "));
 }
 
-}  // namespace
-
+/// The script for all commands of `app`.
 std::string bash_completion(const CLI::App& app) {
     std::vector<std::string> names;
     for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
@@ -133,6 +135,8 @@ std::string bash_completion(const CLI::App& app) {
         "{}{}{}{}{}{}{}",
         flags, end, arguments, end, values, "    esac\n}\n", kBody);
 }
+
+}  // namespace
 
 Command add_completion(CLI::App& app) {
     auto shell = std::make_shared<std::string>();

@@ -3,14 +3,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <string>
 
 #include "cli/commands.h"
 
 namespace kd {
-
-/// The bash script for all commands of `app`.
-std::string bash_completion(const CLI::App& app);
 
 Command add_completion(CLI::App& app);
 

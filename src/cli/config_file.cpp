@@ -9,7 +9,9 @@
 #include <memory>
 #include <set>
 #include <string_view>
+#include <utility>
 
+#include "app/text.h"
 #include "base/error.h"
 #include "cli/help.h"
 
@@ -25,25 +27,6 @@ std::string shown(std::string_view text) {
     constexpr size_t kMost = 40;
     if (text.size() <= kMost) return std::string(text);
     return std::string(text.substr(0, kMost)) + "...";
-}
-
-void append_code_point(std::string& out, uint32_t code) {
-    const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
-    if (code < 0x80) {
-        put(code);
-    } else if (code < 0x800) {
-        put(0xc0 | code >> 6);
-        put(0x80 | (code & 0x3f));
-    } else if (code < 0x10000) {
-        put(0xe0 | code >> 12);
-        put(0x80 | (code >> 6 & 0x3f));
-        put(0x80 | (code & 0x3f));
-    } else {
-        put(0xf0 | code >> 18);
-        put(0x80 | (code >> 12 & 0x3f));
-        put(0x80 | (code >> 6 & 0x3f));
-        put(0x80 | (code & 0x3f));
-    }
 }
 
 class Reader {
@@ -143,7 +126,7 @@ class Reader {
             refuse("a section is the name of a command in brackets, like [run]");
         }
         ++at_;
-        const auto [before, fresh] = sections_.emplace(section_, line_);
+        const auto [before, fresh] = file_.sections.emplace(section_, line_);
         if (!fresh) refuse("section [{}] stands at line {} already", section_, before->second);
     }
 
@@ -157,11 +140,8 @@ class Reader {
         key_ = shown(entry.key);
         ++at_;
         skip_blanks();
-        const auto twice =
-            std::find_if(file_.entries.begin(), file_.entries.end(), [&](const ConfigEntry& each) {
-                return each.section == entry.section && each.key == entry.key;
-            });
-        if (twice != file_.entries.end()) refuse("stands at line {} already", twice->line);
+        const auto [before, fresh] = keys_.emplace(std::pair(section_, entry.key), line_);
+        if (!fresh) refuse("stands at line {} already", before->second);
         if (peek() == '[') {
             entry.array = true;
             read_array(entry.values);
@@ -249,7 +229,7 @@ class Reader {
         const uint64_t code = std::stoull(std::string(hex), nullptr, 16);
         const bool surrogate = code >= 0xd800 && code < 0xe000;
         if (code > 0x10ffff || surrogate) refuse("\\{}{} is no character", letter, hex);
-        append_code_point(value, static_cast<uint32_t>(code));
+        value += utf8_of(static_cast<char32_t>(code));
         at_ += digits;
     }
 
@@ -258,7 +238,7 @@ class Reader {
     int line_ = 1;
     std::string section_;
     std::string key_;  // of the entry being read, for messages
-    std::map<std::string, int> sections_;
+    std::map<std::pair<std::string, std::string>, int> keys_;  // of a section, and their lines
     ConfigFile file_;
 };
 
@@ -346,6 +326,18 @@ void try_out(const ConfigFile& file, const ConfigEntry& entry, CLI::Option& opti
                        guess.empty() ? "" : fmt::format(", did you mean {}?", guess)));
 }
 
+/// Of a section without an entry too.
+void check_sections(const ConfigFile& file, const CLI::App& app) {
+    std::vector<std::string> known;
+    for (const CLI::App* each : app.get_subcommands({})) known.push_back(each->get_name());
+    for (const auto& [section, line] : file.sections) {
+        if (std::find(known.begin(), known.end(), section) != known.end()) continue;
+        const std::string guess = nearest(section, known);
+        KD_THROW(invalid_argument, "{}:{}: section [{}] is no command{}", file.path, line,
+                 shown(section), guess.empty() ? "" : fmt::format(", did you mean [{}]?", guess));
+    }
+}
+
 /// The options that an entry is for: one of the program or of its section's command, else that of
 /// every command that has it. Never empty.
 std::vector<CLI::Option*> targets_of(const ConfigFile& file, const ConfigEntry& entry,
@@ -356,14 +348,6 @@ std::vector<CLI::Option*> targets_of(const ConfigFile& file, const ConfigEntry& 
     std::vector<CLI::Option*> targets;
     if (!entry.section.empty()) {
         CLI::App* command = command_of(app, entry.section);
-        if (command == nullptr) {
-            std::vector<std::string> known;
-            for (const CLI::App* each : app.get_subcommands({})) known.push_back(each->get_name());
-            const std::string guess = nearest(entry.section, known);
-            refuse(file, entry,
-                   fmt::format("section [{}] is no command{}", shown(entry.section),
-                               guess.empty() ? "" : fmt::format(", did you mean [{}]?", guess)));
-        }
         if (CLI::Option* option = option_of(*command, entry.key)) return {option};
         refuse_unknown(file, entry, app, command);
     }
@@ -377,10 +361,6 @@ std::vector<CLI::Option*> targets_of(const ConfigFile& file, const ConfigEntry& 
 
 }  // namespace
 
-ConfigFile parse_config(const std::string& path, const std::string& text) {
-    return Reader(path, text).read();
-}
-
 ConfigFile read_config_file(const std::string& path) {
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(path.c_str(), "rb"),
                                                              &std::fclose);
@@ -393,7 +373,7 @@ ConfigFile read_config_file(const std::string& path) {
     if (text.size() > kMaxConfigBytes) {
         KD_THROW(invalid_argument, "config file {} is larger than {} bytes", path, kMaxConfigBytes);
     }
-    return parse_config(path, text);
+    return Reader(path, text).read();
 }
 
 void apply_config(const ConfigFile& file, CLI::App& parsed, CLI::App& fresh) {
@@ -405,6 +385,7 @@ void apply_config(const ConfigFile& file, CLI::App& parsed, CLI::App& fresh) {
             if (option->count() > 0) given.insert(option->get_name());
         }
     }
+    check_sections(file, parsed);
     for (const ConfigEntry& entry : file.entries) {
         for (CLI::Option* option : targets_of(file, entry, parsed)) try_out(file, entry, *option);
     }

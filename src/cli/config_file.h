@@ -11,6 +11,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,8 @@ struct ConfigEntry {
 
 struct ConfigFile {
     std::string path;
-    std::vector<ConfigEntry> entries;  // no key twice in a section
+    std::map<std::string, int> sections;  // and their lines, empty sections too
+    std::vector<ConfigEntry> entries;     // no key twice in a section
 };
 
 /// Largest file that is read.
@@ -41,7 +43,6 @@ inline constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 /// Throws kd::Error naming file, line and key.
 ConfigFile read_config_file(const std::string& path);
-ConfigFile parse_config(const std::string& path, const std::string& text);
 
 /// Checks every entry, those for other commands too, by the options of `parsed`, a parser that has
 /// read the command line (and is of no use afterwards). Then gives `fresh`, a parser of the same

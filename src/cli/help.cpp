@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "app/output.h"
+#include "app/text.h"
 #include "base/error.h"
 
 namespace kd {
@@ -27,31 +28,15 @@ constexpr std::string_view kExitCodes = "0 done, 1 error, 130 interrupted by Ctr
 // The groups of options that several commands share stand behind a command's own.
 constexpr const char* kGroupOrder[] = {"Model", "Speculation", "Sampling", "Output", "General"};
 
-/// `text` in lines of at most `columns`, all indented by `indent` (the first only if it stands on a
-/// line of its own: `begun` columns of it are already there).
-std::string wrapped(std::string_view text, int indent, int columns, int begun = 0) {
+/// `text` in lines of at most `columns`, all indented by `indent`; `begun` columns of the first one
+/// are already there.
+std::string indented(std::string_view text, int indent, int columns, int begun = 0) {
     std::string out;
-    int at = begun;
-    while (!text.empty()) {
-        const std::string_view word = text.substr(0, text.find(' '));
-        text.remove_prefix(std::min(word.size() + 1, text.size()));
-        if (word.empty()) continue;
-        const auto width = static_cast<int>(word.size());
-        if (at > indent && at + 1 + width > columns) {
-            out += '\n';
-            at = 0;
-        }
-        if (at > indent) {
-            out += ' ';
-            ++at;
-        } else {
-            out += std::string(static_cast<size_t>(std::max(indent - at, 0)), ' ');
-            at = std::max(at, indent);
-        }
-        out += word;
-        at += width;
+    for (const std::string& line : wrapped(text, static_cast<size_t>(columns - indent))) {
+        out += std::string(static_cast<size_t>(indent - begun), ' ') + line + '\n';
+        begun = 0;
     }
-    return out + '\n';
+    return out;
 }
 
 std::string upper(std::string text) {
@@ -68,8 +53,8 @@ std::string heading(const std::string& title) {
 std::string entry(const std::string& term, const std::string& text, int columns) {
     const std::string left = std::string(kIndent, ' ') + term;
     const auto width = static_cast<int>(left.size());
-    if (width + 2 > kTextColumn) return left + "\n" + wrapped(text, kTextColumn, columns);
-    return left + wrapped(text, kTextColumn, columns, width);
+    if (width + 2 > kTextColumn) return left + "\n" + indented(text, kTextColumn, columns);
+    return left + indented(text, kTextColumn, columns, width);
 }
 
 /// `facts` in brackets behind `text`, or in the brackets that end it with a default.
@@ -175,7 +160,7 @@ std::string print_section(const Section& section, int columns) {
     for (const std::string& line : section.lines) {
         const size_t text = std::min(line.find_first_not_of(' '), line.size());
         out += whole ? std::string(kIndent, ' ') + line.substr(text) + "\n"
-                     : wrapped(line, kIndent, columns);
+                     : indented(line, kIndent, columns);
     }
     return out;
 }
@@ -218,7 +203,7 @@ int help_columns() {
 }
 
 std::string program_help(const CLI::App& app, int columns) {
-    std::string out = wrapped(fmt::format("kdtree - {}", app.get_description()), 0, columns);
+    std::string out = indented(fmt::format("kdtree - {}", app.get_description()), 0, columns);
     out += heading("Synopsis") + "  kdtree COMMAND [OPTIONS] [ARGUMENTS]\n";
     const std::vector<const CLI::App*> commands = app.get_subcommands({});
     std::vector<std::string> groups;
@@ -233,7 +218,7 @@ std::string program_help(const CLI::App& app, int columns) {
             if (command->get_group() != group) continue;
             const std::string text = command->get_description();
             out += fmt::format("  {:<12}{}", command->get_name(),
-                               wrapped(text.substr(0, text.find('\n')), 14, columns, 14));
+                               indented(text.substr(0, text.find('\n')), 14, columns, 14));
         }
     }
     out += heading("General options") + general_options(app, nullptr, columns);
@@ -252,11 +237,11 @@ std::string program_help(const CLI::App& app, int columns) {
 std::string command_help(const CLI::App& app, const CLI::App& command, int columns) {
     const std::string description = command.get_description();
     const size_t line = std::min(description.find('\n'), description.size());
-    std::string out = wrapped(
+    std::string out = indented(
         fmt::format("kdtree {} - {}", command.get_name(), description.substr(0, line)), 0, columns);
-    out += heading("Synopsis") + wrapped(synopsis(command), kIndent, columns);
+    out += heading("Synopsis") + indented(synopsis(command), kIndent, columns);
     if (line < description.size()) {
-        out += heading("Description") + wrapped(description.substr(line + 1), kIndent, columns);
+        out += heading("Description") + indented(description.substr(line + 1), kIndent, columns);
     }
     std::vector<std::string> groups = command.get_groups();
     const auto rank = [](const std::string& group) {

@@ -12,7 +12,9 @@ Command add_inspect(CLI::App& app) {
     InspectOptions& options = *kept;
     CLI::App* inspect =
         app.add_subcommand("inspect", "What is in a model file, and whether it can be run");
-    inspect->add_option("MODEL", options.model, "smollm2, or a .gguf file")->capture_default_str();
+    inspect->add_option("MODEL", options.model, "smollm2, or a .gguf file")
+        ->type_name("FILE")
+        ->capture_default_str();
     inspect->add_flag("--tensors", options.tensors, "list all tensors")->group("Output");
     inspect
         ->add_flag("--template", options.chat_template, "print the chat template and nothing else")

@@ -135,6 +135,10 @@ void check_combination(const RunArguments& given) {
     if (given.answer.top_logprobs >= 0 && given.json.empty()) {
         KD_THROW(invalid_argument, "--logprobs goes to a file: use --json");
     }
+    if (!given.json.empty() && given.json == given.answer.stats_json) {
+        KD_THROW(invalid_argument, "--json and --stats-json cannot both go to {}",
+                 given.json == "-" ? "standard output" : given.json);
+    }
     if (given.chat) {
         return refuse_flags("with --chat", {prompt_flag,
                                             {given.prompts.has_value(), "--prompts"},

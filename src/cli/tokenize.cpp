@@ -34,6 +34,7 @@ Command add_tokenize(CLI::App& app) {
     tokenize
         ->add_option("--chat-template", options.chat_template,
                      "with --chat: a file with a Jinja template instead of the model's")
+        ->type_name("FILE")
         ->needs(chat);
     tokenize
         ->add_option("--json", options.json, "write the lines to this file (-: standard output)")

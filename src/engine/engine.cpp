@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -28,6 +29,32 @@ std::string_view name_of(FinishReason reason) {
             return "error";
     }
     return "?";
+}
+
+SessionStats& SessionStats::operator+=(const SessionStats& other) {
+    prompt_tokens += other.prompt_tokens;
+    tokens += other.tokens;
+    rounds += other.rounds;
+    nodes += other.nodes;
+    retracted += other.retracted;
+    prefill_s += other.prefill_s;
+    decode_s += other.decode_s;
+    phases += other.phases;
+    return *this;
+}
+
+void append(Delta& whole, Delta&& later) {
+    const auto move_behind = [](auto& to, auto& from) {
+        to.insert(to.end(), std::make_move_iterator(from.begin()),
+                  std::make_move_iterator(from.end()));
+    };
+    move_behind(whole.ids, later.ids);
+    move_behind(whole.logprobs, later.logprobs);
+    move_behind(whole.prompt_logprobs, later.prompt_logprobs);
+    whole.text += later.text;
+    whole.finish = later.finish;
+    whole.error = std::move(later.error);
+    whole.stats = later.stats;
 }
 
 namespace {

@@ -13,16 +13,6 @@ namespace {
 /// Longer waits are waits without end: the clock's arithmetic must not overflow.
 constexpr int64_t kLongestTimeout = int64_t{1} << 40;
 
-template <class T>
-void append(std::vector<T>& to, std::vector<T>&& from) {
-    if (to.empty()) {
-        to = std::move(from);
-    } else {
-        to.insert(to.end(), std::make_move_iterator(from.begin()),
-                  std::make_move_iterator(from.end()));
-    }
-}
-
 bool is_news(const Delta& delta) {
     return delta.finish != FinishReason::none || !delta.ids.empty() || !delta.text.empty() ||
            !delta.prompt_logprobs.empty();
@@ -43,8 +33,7 @@ Service::~Service() {
     changed_.wait(lock, [&] { return waiters_ == 0 && stepper_ == Stepper::none; });
 }
 
-// --- from any thread
-// ------------------------------------------------------------------------------
+// --- from any thread ------------------------------------------------------------------------
 
 std::vector<RequestId> Service::submit(std::vector<Request> requests) {
     for (const Request& request : requests) engine_->check(request);
@@ -158,8 +147,7 @@ void Service::wait_until(Lock& lock, Timeout timeout, Ready&& ready) {
     if (closing_) changed_.notify_all();
 }
 
-// --- the thread that steps
-// ------------------------------------------------------------------------
+// --- the thread that steps ------------------------------------------------------------------
 
 StepResult Service::step() {
     {
@@ -220,11 +208,12 @@ void Service::apply(Command& command) {
         if (found != active_.end()) engine_->cancel(found->second);
         return;
     }
+    Delta refused;
+    refused.stats.prompt_tokens = static_cast<int32_t>(command.request.prompt.size());
     try {
         active_.emplace(command.id, engine_->submit(std::move(command.request)));
     } catch (const Error& error) {
         // It passed the check; what is missing now, it alone must do without.
-        Delta refused;
         refused.finish = FinishReason::error;
         refused.error = error.what();
         collected_.emplace_back(command.id, std::move(refused));
@@ -258,20 +247,14 @@ void Service::publish(const RoundStats* round) {
 
 void Service::deliver(RequestId id, Outbox& outbox, Delta&& delta) {
     stats_.tokens += static_cast<int64_t>(delta.ids.size());
-    append(outbox.delta.ids, std::move(delta.ids));
-    append(outbox.delta.logprobs, std::move(delta.logprobs));
-    append(outbox.delta.prompt_logprobs, std::move(delta.prompt_logprobs));
-    outbox.delta.text += delta.text;
-    outbox.delta.error = std::move(delta.error);
-    outbox.delta.stats = delta.stats;
-    outbox.delta.finish = delta.finish;
+    append(outbox.delta, std::move(delta));
     if (outbox.news == 0) {
         outbox.news = next_news_++;
         news_.emplace(outbox.news, id);
     }
-    if (delta.finish == FinishReason::none) return;
+    if (outbox.delta.finish == FinishReason::none) return;
     stats_.unfinished -= 1;
-    switch (delta.finish) {
+    switch (outbox.delta.finish) {
         case FinishReason::abort:
             stats_.aborted += 1;
             break;
@@ -299,8 +282,7 @@ void Service::fail(ErrorCode code, const std::string& message) {
     changed_.notify_all();
 }
 
-// --- the background thread
-// ------------------------------------------------------------------------
+// --- the background thread ------------------------------------------------------------------
 
 bool Service::start() {
     const Lock lock(mutex_);

@@ -52,6 +52,9 @@ struct SessionStats {
     double prefill_s = 0;
     double decode_s = 0;
     RoundStats phases;  // sums over its decoding rounds
+
+    /// Sums what several sessions did.
+    SessionStats& operator+=(const SessionStats& other);
 };
 
 /// What is new since the last poll.
@@ -64,6 +67,9 @@ struct Delta {
     std::string error;  // one line; with FinishReason::error
     SessionStats stats;
 };
+
+/// Adds what came later to what came so far.
+void append(Delta& whole, Delta&& later);
 
 /// Owns its slots through the page table; owned by Engine::sessions_.
 struct Session {

@@ -40,6 +40,12 @@ TEST(Grouped, EveryThreeDigits) {
     EXPECT_EQ(grouped(INT64_MIN), "-9,223,372,036,854,775,808");
 }
 
+TEST(Plural, OneIsNone) {
+    EXPECT_EQ(plural(0, "line"), "0 lines");
+    EXPECT_EQ(plural(1, "line"), "1 line");
+    EXPECT_EQ(plural(2, "line"), "2 lines");
+}
+
 TEST(BytesText, ThreeDigits) {
     EXPECT_EQ(bytes_text(0), "0 bytes");
     EXPECT_EQ(bytes_text(999), "999 bytes");

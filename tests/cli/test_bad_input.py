@@ -38,6 +38,8 @@ class Arguments(CliTest):
         self.refused("run", "--prompt", "a", "b", naming="more than one")
         self.refused("run", "--prompt", "", "--prompt-file", empty, naming="more than one")
         self.refused("run", "--prompt-file", "/no/such/file", naming="/no/such/file")
+        for path in ("-", "one.json"):
+            self.refused("run", "--json", path, "--stats-json", path, "hi", naming="--stats-json")
         self.refused("run", "--prompt-file", self.folder, naming=str(self.folder))
 
     @needs_model

@@ -201,6 +201,16 @@ class Terminal:
 
 @needs_model
 class OnATerminal(CliTest):
+    def test_progress_while_a_long_conversation_is_read(self):
+        with Terminal(self, *FEW, "--system", "The quick brown fox. " * 1000) as terminal:
+            terminal.expect("> ")
+            terminal.send(b"hi\r")
+            terminal.expect(r"reading the prompt: \d+ of \d+ tokens, \d+%")
+            terminal.send(b"\x03")
+            terminal.expect(r"taken back\)\n> ")
+            terminal.send(END)
+            terminal.expect_end(self)
+
     def test_a_conversation(self):
         answer = self.answer(*FEW, PROMPT).decode()
         with Terminal(self, *FEW) as terminal:

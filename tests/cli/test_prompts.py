@@ -60,6 +60,10 @@ class Refused(PromptsTest):
         self.refused("run", "--logprobs", "2", "hi", naming="--json")
         self.refused("run", "--prompts", prompts, "--json", "o.jsonl", "--speculative-algorithm",
                      "oracle", naming="oracle")
+        before = prompts.read_bytes()
+        self.refused("run", "--prompts", prompts, "--json", prompts, "--overwrite",
+                     naming="is the input")
+        self.assertEqual(prompts.read_bytes(), before)
         for flag, value in (("--n", "0"), ("--n", "1025"), ("--logprobs", "-1"),
                             ("--logprobs", "129"), ("--limit", "0"),
                             ("--max-running-requests", "0")):
@@ -327,6 +331,11 @@ class Resuming(PromptsTest):
             code, _, err = self.kdtree("run", "--prompts", self.input, "--json", "-", *FEW,
                                        stdout=full)
         self.assertEqual((code, err.count(b"\n")), (1, 1), err)
+        with open(self.write("stdout.jsonl", ""), "wb") as stdout:
+            code, _, err = self.kdtree("run", "--prompts", self.input, "--json", "-", *FEW,
+                                       "--limit", 8, stdout=stdout, preexec_fn=limit_files)
+        self.assertEqual((code, err.count(b"\n")), (1, 1), err)
+        self.assertEqual((self.folder / "stdout.jsonl").read_bytes(), kept)
         with self.start("run", "--prompts", self.input, "--json", "-", *FEW,
                         "--max-running-requests", 1) as process:
             process.stdout.readline()

@@ -195,8 +195,9 @@ class ConfigFile(CliTest):
     def test_unknown_and_double_keys(self):
         self.bad("# c\nmodle = 1", ":2: modle: no option of any command, did you mean model?")
         self.bad("[run]\nrepeat = 1", ":2: repeat: no option of run")
-        self.bad("[bnech]\nrepeat = 1", ":2: repeat: section [bnech] is no command",
-                 "did you mean [bench]?")
+        for rest in ("", "repeat = 1"):
+            self.bad(f"[bnech]\n{rest}", ":1: section [bnech] is no command",
+                     "did you mean [bench]?")
         # Of another command's section too.
         self.bad("[bench]\nfrob = 1", ":2: frob: no option of bench")
         self.bad("threads = 1\n\nthreads = 2", ":3: threads: stands at line 1 already")
@@ -241,6 +242,9 @@ class ConfigFile(CliTest):
         self.assertEqual(self.model("# comment\n" * 100_000 + 'model = "end"'), "end")
         values = ", ".join(['"plain"'] * 100_000)
         self.bad(f"[bench]\nmodes = [{values}]\nfrob = 1", ":3: frob")
+        begin = time.monotonic()
+        self.bad("".join(f"k{i} = 1\n" for i in range(90_000)), ":1: k0: no option")
+        self.assertLess(time.monotonic() - begin, 5)
 
 
 @needs_model
@@ -316,6 +320,7 @@ class Completion(CliTest):
         self.assertEqual(sorted(listed), sorted(commands))
         self.assertEqual(self.complete("be"), ["bench"])
         self.assertEqual(self.complete("completion", ""), ["bash"])
+        self.assertEqual(self.complete("fetch", ""), ["smollm2"])
         self.assertEqual(sorted(self.complete("--ver")), ["--verbose", "--version"])
 
     def test_values(self):
@@ -334,7 +339,8 @@ class Completion(CliTest):
     def test_files(self):
         self.write("some prompts.jsonl", "")
         self.write("some.toml", "")
-        for words in (["run", "--config"], ["--config"], ["bench", "--json"], ["run", "--model"]):
+        for words in (["run", "--config"], ["--config"], ["bench", "--json"], ["run", "--model"],
+                      ["inspect"], ["score"], ["tokenize"], ["tokenize", "--chat-template"]):
             self.assertEqual(self.complete(*words, "some."), ["some.toml"], words)
         self.assertEqual(self.complete("bench", "--prompts", "some p"), ["some", "prompts.jsonl"])
         self.assertEqual(self.complete("run", "--threads", "some"), [])
@@ -378,6 +384,15 @@ class ProgressLine(CliTest):
             process.send_signal(signal.SIGINT)
             self.assertEqual(process.wait(TIMEOUT_S), 130)
             self.assertEqual(process.stdout.read() + process.stderr.read(), b"")
+
+    def test_reading_a_long_prompt(self):
+        story = self.write("long.txt", "The quick brown fox. " * 1500)
+        terminal = Terminal(self, "run", "--max-tokens", 2, "--speculative-algorithm", "none",
+                            "--prompt-file", story)
+        terminal.read_until(rb"reading the prompt: \d+ of \d+ tokens, \d+%")
+        terminal.process.send_signal(signal.SIGINT)
+        self.assertEqual(terminal.finish(), 130)
+        self.assertEqual(screen(terminal.text), b"")
 
     def test_measuring_beside_logs(self):
         cache = self.folder / "fresh"

@@ -177,6 +177,13 @@ class Input(Streams):
             huge = before.replace(b"hi", b"h" * (10 * MIB)).replace(b"tree", b"t" * (10 * MIB))
             self.check(command, self.attack(command, huge + b"\n" + before + b"\n"), (0, 1))
 
+    def test_endless_input(self):
+        for command in self.for_each(lambda command: command.reads_stdin):
+            with open("/dev/zero", "rb") as zero, \
+                    self.start(*self.fill(command, b""), stdin=zero) as process:
+                out, err = process.communicate(timeout=TIMEOUT_S)
+            self.check(command, (process.returncode, out, err), (1,))
+
     def test_odd_bytes(self):
         for command in self.for_each(lambda command: command.input):
             for content in (b"\0\xff\xfe\n" * 3, bytes(range(256)), b"[" * 100_000, b'{"text": "\xff"}',

@@ -5,7 +5,6 @@
 #include <limits>
 #include <stdexcept>
 
-#include "base/error.h"
 #include "support/engine_support.h"
 
 namespace kd {
@@ -19,16 +18,6 @@ Config tiny_config(int32_t sessions) {
             .context_length = 96,
             .threads = 1,
             .max_running_requests = sessions};
-}
-
-template <class Call>
-std::string error_of(Call&& call) {
-    try {
-        call();
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "no error";
 }
 
 std::vector<Delta> run_choices(Engine& engine, const Request& request, int32_t n) {

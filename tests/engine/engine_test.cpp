@@ -6,7 +6,6 @@
 
 #include <filesystem>
 
-#include "base/error.h"
 #include "engine/cost_measure.h"
 #include "support/engine_support.h"
 
@@ -15,16 +14,6 @@ namespace {
 
 Config tiny_config() {
     return {.model = tiny_model_path(), .context_length = 64, .threads = 1};
-}
-
-template <class Call>
-std::string error_of(Call&& call) {
-    try {
-        call();
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "no error";
 }
 
 TEST(Engine, RefusesWhatItCannotServe) {

@@ -153,6 +153,10 @@ class Generation(unittest.TestCase):
         self.assertEqual(caught.exception.status, kd.Status.NOT_FOUND)
         with self.assertRaisesRegex(kd.EngineError, "the prompt is empty"):
             self.engine.generate([])
+        for prompt, settings in (([2**32 + 1], {}), ([1], {"max_tokens": 2**32 + 1}),
+                                 ([1], {"seed": -1}), ([1], {"top_k": 2**40})):
+            with self.assertRaises(OverflowError):
+                self.engine.generate(prompt, **settings)
         self.engine.close()
         self.engine.close()
         with self.assertRaisesRegex(kd.EngineError, "closed"):

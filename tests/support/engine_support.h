@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/engine.h"
 #include "models/drafter.h"
 
@@ -35,6 +36,17 @@ class NonsenseDrafter final : public Drafter {
     int32_t vocabulary_;
     std::mt19937 random_;
 };
+
+/// What a call throws.
+template <class Call>
+std::string error_of(Call&& call) {
+    try {
+        call();
+    } catch (const Error& error) {
+        return error.what();
+    }
+    return "no error";
+}
 
 /// Steps until nothing is left and returns each request's whole output in order. Checks the books
 /// after every round.

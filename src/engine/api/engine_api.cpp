@@ -64,8 +64,7 @@ const char* kdtree_version(void) {
     return KDTREE_VERSION " (" KDTREE_COMMIT ")";
 }
 
-// --- the engine
-// -----------------------------------------------------------------------------------
+// --- the engine -----------------------------------------------------------------------------
 
 kdtree_status kdtree_engine_create(const kdtree_options* options, kdtree_engine** engine) {
     return guarded([&] {
@@ -107,8 +106,7 @@ kdtree_status kdtree_engine_info(const kdtree_engine* engine, kdtree_model_info*
     });
 }
 
-// --- text and tokens
-// ------------------------------------------------------------------------------
+// --- text and tokens ------------------------------------------------------------------------
 
 kdtree_status kdtree_tokenize(const kdtree_engine* engine, const char* text, int64_t text_bytes,
                               int32_t parse_special, kdtree_result** result) {
@@ -161,8 +159,7 @@ kdtree_status kdtree_apply_chat_template(const kdtree_engine* engine, const char
     });
 }
 
-// --- requests
-// -------------------------------------------------------------------------------------
+// --- requests -------------------------------------------------------------------------------
 
 kdtree_status kdtree_submit(kdtree_engine* engine, const kdtree_request* request,
                             kdtree_request_id* ids, int32_t id_capacity) {
@@ -231,8 +228,7 @@ kdtree_status kdtree_wait(kdtree_engine* engine, int64_t timeout_ms, kdtree_requ
     });
 }
 
-// --- stepping
-// -------------------------------------------------------------------------------------
+// --- stepping -------------------------------------------------------------------------------
 
 kdtree_status kdtree_step(kdtree_engine* engine, int32_t* ran) {
     return guarded([&] {
