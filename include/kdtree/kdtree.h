@@ -184,7 +184,7 @@ typedef struct kdtree_request {
     const int32_t* prompt_ids; /* [prompt_id_count]; NULL: prompt_text is tokenised */
     int64_t prompt_id_count;
     const char* prompt_text;   /* NULL: prompt_ids */
-    int64_t prompt_text_bytes; /* -1: up to the zero byte */
+    int64_t prompt_text_bytes; /* -1: up to the zero byte; 0 is an empty text here */
     int32_t parse_special;     /* of prompt_text, as in kdtree_tokenize() */
     int32_t max_tokens;        /* 0: as many as the context holds */
     int32_t min_tokens;        /* no stop token before so many tokens of the answer */

@@ -26,6 +26,31 @@ nlohmann::ordered_json logprobs_json(const std::vector<PositionLogprobs>& positi
 
 }  // namespace
 
+nlohmann::ordered_json answer_settings(const AnswerOptions& options) {
+    const SamplingParams& sampling = options.sampling;
+    nlohmann::ordered_json bias = nlohmann::ordered_json::object();
+    for (const LogitBias& each : options.logit_bias) {
+        // As text: JSON has no -inf.
+        bias[std::to_string(each.token)] = fmt::format("{}", each.bias);
+    }
+    return {{"raw", options.raw},
+            {"system", options.system},
+            {"max_tokens", options.max_tokens},
+            {"stop", options.stop},
+            {"temperature", sampling.temperature},
+            {"top_k", sampling.top_k},
+            {"top_p", sampling.top_p},
+            {"min_p", sampling.min_p},
+            {"seed", sampling.seed},
+            {"repetition_penalty", sampling.repetition_penalty},
+            {"presence_penalty", sampling.presence_penalty},
+            {"frequency_penalty", sampling.frequency_penalty},
+            {"min_tokens", sampling.min_tokens},
+            {"ignore_eos", sampling.ignore_eos},
+            {"logit_bias", bias},
+            {"logprobs", options.top_logprobs}};
+}
+
 Request request_of(const AnswerOptions& options, std::vector<int32_t> prompt) {
     return {.prompt = std::move(prompt),
             .sampling = options.sampling,

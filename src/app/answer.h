@@ -29,6 +29,8 @@ struct AnswerOptions {
     bool show_tree = false;  // the trees of all rounds on standard error
 };
 
+/// What decides an answer beside the engine's own settings, by the names of the options.
+nlohmann::ordered_json answer_settings(const AnswerOptions& options);
 Request request_of(const AnswerOptions& options, std::vector<int32_t> prompt);
 /// Measures the costs of verification now, with progress, if the first request would do it
 /// silently.

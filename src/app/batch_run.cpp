@@ -30,36 +30,16 @@ using Json = nlohmann::ordered_json;
 /// Everything that decides what the answers are. How they are drafted and batched does not.
 Json settings_json(const BatchRunOptions& options) {
     const AnswerOptions& answer = options.answer;
-    const SamplingParams& sampling = answer.sampling;
     const std::filesystem::path model = resolve_model(answer.config.model);
     std::error_code error;
     const auto bytes = std::filesystem::file_size(model, error);
-    Json bias = Json::object();
-    for (const LogitBias& each : answer.logit_bias) {
-        // As text: JSON has no -inf.
-        bias[std::to_string(each.token)] = fmt::format("{}", each.bias);
-    }
-    return {{"model", model.filename().string()},
-            {"model_bytes", error ? 0 : bytes},
-            {"kernels", answer.config.reference_kernels ? "ref" : "fast"},
-            {"context_length", answer.config.context_length},
-            {"raw", answer.raw},
-            {"system", answer.system},
-            {"max_tokens", answer.max_tokens},
-            {"stop", answer.stop},
-            {"temperature", sampling.temperature},
-            {"top_k", sampling.top_k},
-            {"top_p", sampling.top_p},
-            {"min_p", sampling.min_p},
-            {"seed", sampling.seed},
-            {"repetition_penalty", sampling.repetition_penalty},
-            {"presence_penalty", sampling.presence_penalty},
-            {"frequency_penalty", sampling.frequency_penalty},
-            {"min_tokens", sampling.min_tokens},
-            {"ignore_eos", sampling.ignore_eos},
-            {"logit_bias", bias},
-            {"logprobs", answer.top_logprobs},
-            {"n", options.samples}};
+    Json settings = {{"model", model.filename().string()},
+                     {"model_bytes", error ? 0 : bytes},
+                     {"kernels", answer.config.reference_kernels ? "ref" : "fast"},
+                     {"context_length", answer.config.context_length}};
+    settings.update(answer_settings(answer));
+    settings["n"] = options.samples;
+    return settings;
 }
 
 /// One answer to a conversation's turns so far.
@@ -149,7 +129,7 @@ int BatchRun::run() {
 }
 
 void BatchRun::answer_rest() {
-    engine_ = load_engine(options_.answer.config);
+    engine_ = load_engine(options_.answer.config, answer_settings(options_.answer));
     prepare_speculation(*engine_, options_.answer);
     file_.begin();
     watch_interrupts();

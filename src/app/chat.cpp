@@ -95,7 +95,7 @@ class Chat {
 
 Chat::Chat(const AnswerOptions& options)
     : options_(options),
-      engine_(load_engine(options.config)),
+      engine_(load_engine(options.config, answer_settings(options))),
       room_(context_room(*engine_)),
       system_(options.system) {
     // What every turn would be refused for is told now: bad settings, a model without a template.

@@ -45,7 +45,7 @@ int run(const RunOptions& options) {
     if (!asked.stats_json.empty()) expect_writable(asked.stats_json);
     const bool json_alone = options.json == "-";
     if (!options.json.empty() && !json_alone) expect_writable(options.json);
-    const std::unique_ptr<Engine> engine = load_engine(asked.config);
+    const std::unique_ptr<Engine> engine = load_engine(asked.config, answer_settings(asked));
     Request request = request_of(asked, prompt_ids(engine->tokenizer(), options));
     // What is refused is refused before anything is measured.
     if (std::ssize(request.prompt) < context_room(*engine)) prepare_speculation(*engine, asked);

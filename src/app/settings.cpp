@@ -54,20 +54,40 @@ std::string settings_text(const Config& config) {
     return text;
 }
 
+/// The same of a command's settings; an object as the array of "key=value" that its option takes.
+std::string settings_text(const nlohmann::ordered_json& settings) {
+    std::string text;
+    for (const auto& [name, value] : settings.items()) {
+        nlohmann::ordered_json shown = value;
+        if (value.is_object()) {
+            shown = nlohmann::ordered_json::array();
+            for (const auto& [key, each] : value.items()) {
+                shown.push_back(key + '=' + each.get<std::string>());
+            }
+        }
+        // A float as it was given, not as the double next to it.
+        text += fmt::format(
+            "{} = {}\n", name,
+            value.is_number_float() ? fmt::format("{}", value.get<float>()) : shown.dump());
+    }
+    return text;
+}
+
 }  // namespace
 
 void set_verbose(bool verbose) {
     g_verbose = verbose;
 }
 
-std::unique_ptr<Engine> load_engine(const Config& config) {
+std::unique_ptr<Engine> load_engine(const Config& config,
+                                    const nlohmann::ordered_json& command_settings) {
     std::unique_ptr<Engine> engine;
     {
         const std::string name = std::filesystem::path(config.model).filename().string();
         Progress progress({.label = "loading " + name});
         engine = std::make_unique<Engine>(config);
     }
-    if (g_verbose) write_err(settings_text(engine->config()));
+    if (g_verbose) write_err(settings_text(engine->config()) + settings_text(command_settings));
     return engine;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "base/config.h"
 #include "engine/engine.h"
@@ -13,8 +14,10 @@ namespace kd {
 void set_verbose(bool verbose);
 
 /// The engine of `config`. Prints the settings it resolved to on standard error once, if --verbose
-/// is given. Throws kd::Error for bad settings and files.
-std::unique_ptr<Engine> load_engine(const Config& config);
+/// is given, and after them those of the command itself. Throws kd::Error for bad settings and
+/// files.
+std::unique_ptr<Engine> load_engine(const Config& config,
+                                    const nlohmann::ordered_json& command_settings = {});
 
 /// Measures the engine's cost table now, with progress, unless it is cached: what a request with
 /// Speculation::nodes = 0 would do, silently, when it is submitted.

@@ -28,8 +28,10 @@ float largest_logit(std::span<const float> logits) {
                              return std::isfinite(logit);
                          }));
     if (!finite) {
-        KD_THROW(invalid_argument, "no finite logit in a row of {} (largest {})", logits.size(),
-                 largest);
+        KD_THROW(invalid_argument,
+                 "no token is possible: none of {} logits is finite, by the model or by bias, mask "
+                 "and minimum length (largest {})",
+                 logits.size(), largest);
     }
     return largest;
 }

@@ -42,7 +42,8 @@ std::vector<RequestId> Service::submit(std::vector<Request> requests) {
     const Lock lock(mutex_);
     expect_alive();
     // What can fail comes first, so that all requests are queued or none.
-    inbox_.reserve(inbox_.size() + requests.size());
+    const size_t queued = inbox_.size() + requests.size();
+    if (queued > inbox_.capacity()) inbox_.reserve(std::max(queued, 2 * inbox_.capacity()));
     std::map<RequestId, Outbox> fresh;
     for (size_t i = 0; i < requests.size(); ++i) {
         ids.push_back(next_id_ + i);

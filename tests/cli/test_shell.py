@@ -253,7 +253,7 @@ class Settings(CliTest):
         config = self.write("run.toml", 'threads = 1\nkernels = "fast"\nmax-tokens = 2\n'
                             'speculative-num-draft-tokens = 4\ntemperature = 0\nraw = true\n')
         code, out, err = self.kdtree("run", "--config", config, "--verbose", "--context-length", 64,
-                                     "Once upon")
+                                     "--min-p", 0.1, "--logit-bias", "9=-inf", "Once upon")
         self.assertEqual(code, 0, err)
         lines = [line.split(" = ") for line in err.decode().splitlines() if " = " in line]
         settings = dict(lines)
@@ -261,10 +261,13 @@ class Settings(CliTest):
         self.assertEqual(settings["threads"], "1")
         self.assertEqual(settings["context_length"], "64")
         self.assertEqual(settings["max_total_tokens"], "64")
+        self.assertEqual((settings["max_tokens"], settings["temperature"]), ("2", "0"))
+        self.assertEqual((settings["min_p"], settings["logit_bias"]), ("0.1", '["9=-inf"]'))
         self.assertEqual(settings["kernels"], '"fast"')
         self.assertEqual(settings["speculative_algorithm"], '"ngram"')
         self.assertTrue(settings["model"].endswith(f'{MODEL.name}"'), settings)
-        self.assertEqual(out, self.answer("--max-tokens", 2, "--raw", "Once upon"))
+        self.assertEqual(out, self.answer("--max-tokens", 2, "--raw", "--logit-bias", "9=-inf",
+                                          "Once upon"))
         self.assertEqual(self.kdtree("run", "--config", config, "Once upon")[2], b"")
 
     def test_file_and_flags_give_the_same_answer(self):

@@ -149,7 +149,9 @@ TEST(Errors, AMaskThatAllowsNothingEndsItsRequestAlone) {
             [=](std::span<const int32_t> answer, std::span<uint32_t> allowed) {
                 if (answer.size() >= tokens) std::ranges::fill(allowed, 0u);
             },
-            tokens, "no finite logit in a row of 320 (largest -inf)");
+            tokens,
+            "no token is possible: none of 320 logits is finite, by the model or by bias, mask "
+            "and minimum length (largest -inf)");
     }
 }
 
