@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import os
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 from kdtree import _structs
 from kdtree._structs import Status
@@ -49,9 +49,10 @@ def _candidates(name: str) -> list[str]:
 
 
 def open_library(
-    name: str, check: Callable[[ctypes.CDLL, str], ctypes.CDLL], error: type[Exception]
+    name: str, what: str, structs: ModuleType, abi: str, error: type[Exception]
 ) -> ctypes.CDLL:
-    """The first candidate that loads, as `check(library, origin)` returns it. Raises `error`."""
+    """The first candidate that loads, with the functions that `structs` declares. `abi`: the one
+    that says which ABI it has. Raises `error`."""
     try:
         candidates = _candidates(name)
     except OSError as wrong:
@@ -63,7 +64,7 @@ def open_library(
         except OSError as failure:
             failures.append(f"{candidate}: {failure}")
             continue
-        return check(library, candidate)
+        return _checked(library, candidate, what, structs, abi, error)
     raise error(
         f"{name} cannot be loaded. Looked in {PATH_VARIABLE} (unset or empty: the library or its "
         f"folder), beside the package ({Path(__file__).resolve().parent}) and in the system's "
@@ -71,21 +72,24 @@ def open_library(
     )
 
 
+def _checked(
+    library: ctypes.CDLL, origin: str, what: str, structs: ModuleType, abi: str,
+    error: type[Exception],
+) -> ctypes.CDLL:
+    try:
+        structs.declare(library)
+    except AttributeError as missing:
+        raise error(f"{origin} is not {what}: {missing}") from missing
+    found = getattr(library, abi)()
+    if found != structs.ABI:
+        raise error(f"{origin} has ABI {found}, this package is for ABI {structs.ABI}")
+    return library
+
+
 @cache
 def load() -> ctypes.CDLL:
     """The kernel library, loaded at the first call."""
-    return open_library(NAME, _checked, KernelError)
-
-
-def _checked(library: ctypes.CDLL, origin: str) -> ctypes.CDLL:
-    try:
-        _structs.declare(library)
-    except AttributeError as error:
-        raise KernelError(f"{origin} is not the kernel library: {error}") from error
-    abi = library.kdt_kernels_abi()
-    if abi != _structs.ABI:
-        raise KernelError(f"{origin} has ABI {abi}, this package is for ABI {_structs.ABI}")
-    return library
+    return open_library(NAME, "the kernel library", _structs, "kdt_kernels_abi", KernelError)
 
 
 def call(function: str, *arguments) -> None:

@@ -33,21 +33,10 @@ class EngineError(RuntimeError):
         self.status = status
 
 
-def _checked(library: ctypes.CDLL, origin: str) -> ctypes.CDLL:
-    try:
-        _structs.declare(library)
-    except AttributeError as error:
-        raise EngineError(f"{origin} is not the engine's library: {error}") from error
-    abi = library.kdtree_abi()
-    if abi != _structs.ABI:
-        raise EngineError(f"{origin} has ABI {abi}, this package is for ABI {_structs.ABI}")
-    return library
-
-
 @cache
 def load() -> ctypes.CDLL:
     """The engine's library, loaded at the first call."""
-    return open_library(ENGINE_NAME, _checked, EngineError)
+    return open_library(ENGINE_NAME, "the engine's library", _structs, "kdtree_abi", EngineError)
 
 
 def _call(function: str, *arguments) -> None:

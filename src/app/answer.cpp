@@ -7,6 +7,7 @@
 
 #include "app/settings.h"
 #include "app/show_tree.h"
+#include "base/error.h"
 
 namespace kd {
 
@@ -59,6 +60,13 @@ Request request_of(const AnswerOptions& options, std::vector<int32_t> prompt) {
             .speculation = options.speculation,
             .logit_bias = options.logit_bias,
             .top_logprobs = options.top_logprobs};
+}
+
+void refuse_oracle(const AnswerOptions& options) {
+    if (options.config.speculative_algorithm == SpeculativeAlgorithm::oracle) {
+        KD_THROW(invalid_argument,
+                 "the oracle drafter replays a known answer: use it for one prompt, or with bench");
+    }
 }
 
 void prepare_speculation(Engine& engine, const AnswerOptions& options) {

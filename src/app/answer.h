@@ -32,6 +32,8 @@ struct AnswerOptions {
 /// What decides an answer beside the engine's own settings, by the names of the options.
 nlohmann::ordered_json answer_settings(const AnswerOptions& options);
 Request request_of(const AnswerOptions& options, std::vector<int32_t> prompt);
+/// Throws kd::Error if a drafter is asked for that has to know the answer beforehand.
+void refuse_oracle(const AnswerOptions& options);
 /// Measures the costs of verification now, with progress, if the first request would do it
 /// silently.
 void prepare_speculation(Engine& engine, const AnswerOptions& options);

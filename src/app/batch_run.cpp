@@ -301,10 +301,7 @@ void BatchRun::summarise(double seconds) const {
 }  // namespace
 
 int batch_run(const BatchRunOptions& options) {
-    if (options.answer.config.speculative_algorithm == SpeculativeAlgorithm::oracle) {
-        KD_THROW(invalid_argument,
-                 "the oracle drafter replays a known answer: use it for one prompt, or with bench");
-    }
+    refuse_oracle(options.answer);
     expect_distinct(options.prompts, options.json);
     if (!options.answer.stats_json.empty()) expect_writable(options.answer.stats_json);
     return BatchRun(options).run();

@@ -307,10 +307,7 @@ void Chat::comment(const Delta& answer) const {
 }  // namespace
 
 int chat(const AnswerOptions& options) {
-    if (options.config.speculative_algorithm == SpeculativeAlgorithm::oracle) {
-        KD_THROW(invalid_argument,
-                 "the oracle drafter replays a known answer: use it for one prompt, or with bench");
-    }
+    refuse_oracle(options);
     return Chat(options).run();
 }
 
