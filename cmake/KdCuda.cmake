@@ -56,7 +56,11 @@ const char* kdt_kernels_version(void) { return KDTREE_VERSION " (" KDTREE_COMMIT
 ]] @ONLY)
 
 file(GLOB_RECURSE cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/*.cu)
-kd_cuda_objects(kd_kernels_cuda ${cuda_kernels} ${kernels_version})
+# The page pool and the statuses: no CUDA in them.
+set(pool_sources base/check.cpp kernels/api/api_status.cpp kv/bit_tree.cpp kv/free_pages.cpp
+  kv/api/pool_api.cpp)
+list(TRANSFORM pool_sources PREPEND ${PROJECT_SOURCE_DIR}/src/)
+kd_cuda_objects(kd_kernels_cuda ${cuda_kernels} ${pool_sources} ${kernels_version})
 add_dependencies(kd_kernels_cuda kd_version)
 target_include_directories(kd_kernels_cuda PRIVATE ${CMAKE_BINARY_DIR}/generated)
 set_target_properties(kd_kernels_cuda PROPERTIES
@@ -120,6 +124,17 @@ if(KDTREE_BENCH)
   add_dependencies(bench_kv_move kd_version)
   target_include_directories(bench_kv_move PRIVATE ${CMAKE_BINARY_DIR}/generated)
   target_link_libraries(bench_kv_move PRIVATE kdtree_kernels)
+endif()
+if(KDTREE_BENCH)
+  file(GLOB kv_layout_bench CONFIGURE_DEPENDS
+    ${PROJECT_SOURCE_DIR}/bench/kv_layout/*.cpp ${PROJECT_SOURCE_DIR}/bench/kv_layout/*.cu)
+  set(attn_verify ${PROJECT_SOURCE_DIR}/bench/attn_verify)
+  kd_cuda_program(bench_kv_layout ${kv_layout_bench}
+    ${attn_verify}/cases.cpp ${attn_verify}/data.cu ${attn_verify}/device.cpp)
+  set_target_properties(bench_kv_layout PROPERTIES
+    OUTPUT_NAME kv_layout RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  target_include_directories(bench_kv_layout PRIVATE ${PROJECT_SOURCE_DIR}/bench)
+  target_link_libraries(bench_kv_layout PRIVATE kdtree_kernels nlohmann_json::nlohmann_json)
 endif()
 
 add_executable(verify_from_c ${PROJECT_SOURCE_DIR}/examples/verify_from_c.c)

@@ -50,8 +50,14 @@ endfunction()
 function(kd_module name)
   cmake_parse_arguments(ARG "" "" "LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "_cases\\.cpp$|/cuda/|/api/")
+  list(FILTER sources EXCLUDE REGEX "_cases\\.cpp$|/cuda/|/(engine|kernels)/api/")
   add_library(kd_${name} STATIC ${sources})
+  if(name STREQUAL kv)
+    # The pool's C ABI and the statuses of the kernels' one, which it returns, need no CUDA: here
+    # tests and benchmarks of a build without it find them.
+    target_sources(kd_kv PRIVATE ${PROJECT_SOURCE_DIR}/src/kernels/api/api_status.cpp)
+    target_include_directories(kd_kv PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  endif()
   kd_compile_options(kd_${name})
   # What ends in libkdtree.so stays inside it: only the C ABI is exported.
   set_target_properties(kd_${name} PROPERTIES

@@ -44,6 +44,7 @@ MODULES = {
     "base": Rule(set(), {"spdlog"}, system=False, refused_std={"fstream", "filesystem"}),
     "core": Rule({"base"}, system=False, refused_std=IMPURE),
     "kv": Rule({"base"}, system=False, refused_std=IO),
+    "kv/api": Rule({"api", "base", "kernels"}, system=False, refused_std=IO),  # the statuses
     "formats": Rule({"base"}, {"nlohmann-json", "PCRE2", "utf8proc"}),
     "backends": Rule({"base"}, {"OpenMP"}),
     "backends/cuda": Rule({"base"}, {"CUDA", "NCCL"}),

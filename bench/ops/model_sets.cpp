@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <numeric>
+#include <random>
 
 #include "backends/cpu/lazy_array.h"
 #include "kernels/attn_verify_gqa/attn_verify_gqa_cases.h"
@@ -26,6 +29,8 @@ constexpr int64_t kMostLinearRows = 64;
 constexpr int32_t kContexts[] = {256, 1024, 4096};
 constexpr int32_t kLongestContext = 4096;
 constexpr int32_t kTreeRows[] = {1, 4, 8, 32};
+constexpr int32_t kContiguous = kLongestContext;
+constexpr int32_t kRuns[] = {kContiguous, 64, 8, 1};  // neighbouring slots of a context
 
 // Walks of one kind, each after one of every other kind.
 constexpr int kPasses = 11;
@@ -72,11 +77,24 @@ std::string linear_name(int64_t rows) {
     return fmt::format("smollm2 T={}", rows);
 }
 
-std::string attention_name(int32_t context, int32_t rows) {
-    return fmt::format("smollm2 c={} T={}", context, rows);
+std::string attention_name(int32_t context, int32_t rows, int32_t run) {
+    const std::string name = fmt::format("smollm2 c={} T={}", context, rows);
+    return run == kContiguous ? name : fmt::format("{} runs of {}", name, run);
 }
 
-/// K and V of all layers, contiguous slots, filled once. Contexts take turns in windows of it.
+/// The slots of the longest context in runs of neighbours, the runs in random order.
+std::vector<int32_t> slots_in_runs(int32_t run) {
+    std::vector<int32_t> firsts;
+    for (int32_t first = 0; first < kLongestContext; first += run) firsts.push_back(first);
+    std::shuffle(firsts.begin(), firsts.end(), std::mt19937(5));
+    std::vector<int32_t> slots;
+    for (const int32_t first : firsts) {
+        for (int32_t i = 0; i < run; ++i) slots.push_back(first + i);
+    }
+    return slots;
+}
+
+/// K and V of all layers, filled once. Contexts take turns in windows of it.
 struct Caches {
     static constexpr int32_t kTail = kLongestContext;  // slots of the trees' own rows
     KvView kv = {.type = DType::f16,
@@ -85,14 +103,16 @@ struct Caches {
                  .kv_heads = kKvHeads,
                  .head_dim = kHeadDim};
     LazyArray<std::byte> memory{kv.bytes()};
-    std::vector<int32_t> slots = std::vector<int32_t>(static_cast<size_t>(kv.slots));
+    std::map<int32_t, std::vector<int32_t>> context_slots;  // by run length
+    std::vector<int32_t> tail_slots = std::vector<int32_t>(32);
 
     Caches() {
         kv.data = memory.data();
         // 0.25 in every value; zeros would stay one shared page, never read from memory.
         auto* values = reinterpret_cast<uint16_t*>(memory.data());
         std::fill_n(values, kv.bytes() / 2, f32_to_f16(0.25f));
-        std::iota(slots.begin(), slots.end(), 0);
+        std::iota(tail_slots.begin(), tail_slots.end(), kTail);
+        for (const int32_t run : kRuns) context_slots[run] = slots_in_runs(run);
     }
 };
 
@@ -102,9 +122,10 @@ struct AttentionSet {
     AttnVerifyGqaInputs inputs;
     std::vector<float> out;
     std::vector<float> scratch;
+    int32_t run_length;
     int32_t window = 0;
 
-    AttentionSet(const Caches& caches, int32_t context, int32_t rows, int threads)
+    AttentionSet(const Caches& caches, int32_t context, int32_t rows, int32_t run, int threads)
         : shape{.name = "",
                 .heads = kHeads,
                 .kv_heads = kKvHeads,
@@ -115,9 +136,9 @@ struct AttentionSet {
           inputs(make_attn_verify_gqa_inputs(shape)),
           out(static_cast<size_t>(rows * kHeads * kHeadDim)),
           scratch(static_cast<size_t>(
-              attn_verify_gqa_scratch_floats(kHeads, kHeadDim, inputs.max_keys, threads))) {
-        AttnSegment& segment = inputs.segments[0];
-        segment.slots = std::span(caches.slots).subspan(Caches::kTail, static_cast<size_t>(rows));
+              attn_verify_gqa_scratch_floats(kHeads, kHeadDim, inputs.max_keys, threads))),
+          run_length(run) {
+        inputs.segments[0].slots = std::span(caches.tail_slots).first(static_cast<size_t>(rows));
         inputs.params.kv = caches.kv;
         inputs.params.out = out.data();
         inputs.params.scratch = scratch.data();
@@ -127,7 +148,7 @@ struct AttentionSet {
     void run(const Caches& caches, Stream& stream) {
         const int32_t context = shape.segments[0].context;
         inputs.segments[0].context =
-            std::span(caches.slots)
+            std::span(caches.context_slots.at(run_length))
                 .subspan(static_cast<size_t>(window * context), static_cast<size_t>(context));
         inputs.params.segments = inputs.segments;
         for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -200,10 +221,12 @@ void measure_model_attention(Report& report, Stream& stream) {
     std::vector<AttentionSet> sets;
     for (const int32_t context : kContexts) {
         for (const int32_t rows : kTreeRows) {
-            const std::string name = attention_name(context, rows);
-            if (!report.wants("attn_verify_gqa", name)) continue;
-            names.push_back(name);
-            sets.emplace_back(caches, context, rows, stream.threads->threads());
+            for (const int32_t run : kRuns) {
+                const std::string name = attention_name(context, rows, run);
+                if (!report.wants("attn_verify_gqa", name)) continue;
+                names.push_back(name);
+                sets.emplace_back(caches, context, rows, run, stream.threads->threads());
+            }
         }
     }
     std::vector<std::vector<double>> seconds(sets.size());

@@ -79,6 +79,12 @@ struct Options {
     int32_t chunked_prefill_size = 0;
     int32_t max_draft_tokens = 0;
     bool reference_kernels = false;
+    int32_t page_size = 0;
+    bool radix_cache = true;
+    int32_t kv_extent = 0;
+    int32_t kv_headroom = 0;
+    int32_t kv_relocate = 0;
+    double kv_evict_batch = 0;
 };
 
 /// Which tokens may follow `answer`: clears bits of `allowed`. What it throws ends the request with
@@ -202,6 +208,12 @@ class Engine {
         given.chunked_prefill_size = options.chunked_prefill_size;
         given.max_draft_tokens = options.max_draft_tokens;
         given.reference_kernels = options.reference_kernels ? 1 : 0;
+        given.page_size = options.page_size;
+        given.disable_radix_cache = options.radix_cache ? 0 : 1;
+        given.kv_extent = options.kv_extent;
+        given.kv_headroom = options.kv_headroom;
+        given.kv_relocate = options.kv_relocate;
+        given.kv_evict_batch = options.kv_evict_batch;
         kdtree_engine* engine = nullptr;
         detail::check(kdtree_engine_create(&given, &engine));
         engine_.reset(engine);

@@ -89,6 +89,12 @@ typedef struct kdtree_options {
     int32_t chunked_prefill_size; /* prompt rows in one round, all requests together; 0: 128 */
     int32_t max_draft_tokens;     /* most verified rows of a tree, the root included; 0: 32 */
     int32_t reference_kernels;    /* 1: every op by its plain reference; slow */
+    int32_t page_size;            /* tokens of a page of the KV pool: 1, 16, 32 or 64; 0: 1 */
+    int32_t disable_radix_cache;  /* 1: every prompt is computed from its first token on */
+    int32_t kv_extent;            /* slots of a request are taken by so many; 1: as needed; 0: 64 */
+    int32_t kv_headroom;   /* most slots taken behind a prompt for its answer; 0: 1024; 1: one */
+    int32_t kv_relocate;   /* rows moved between two rounds at most; 0: none */
+    double kv_evict_batch; /* share of the cache evicted at once; 0: 0.1 */
 } kdtree_options;
 
 /* Loads model and drafter. *engine is NULL after a failure. options NULL: all defaults. */
@@ -250,7 +256,7 @@ typedef struct kdtree_request_stats {
     int32_t rounds; /* decoding rounds; tokens / rounds is the acceptance length */
     int32_t nodes;  /* verified rows, roots included */
     int32_t retracted;
-    int32_t reserved; /* 0 */
+    int32_t reused_tokens; /* of the prompt, found in the prefix cache */
     double prefill_s;
     double decode_s;
 } kdtree_request_stats;
@@ -299,23 +305,25 @@ typedef struct kdtree_round_stats {
     int32_t requests; /* that took part */
     int32_t decoding; /* of them with a tree */
     int32_t prefill_rows;
-    int32_t nodes;   /* verified rows of all trees, roots included */
-    int32_t emitted; /* tokens accepted, those after a stop included */
-    int32_t reserved;
+    int32_t nodes;       /* verified rows of all trees, roots included */
+    int32_t emitted;     /* tokens accepted, those after a stop included */
+    int32_t reused_rows; /* prompt rows found in the prefix cache */
     double draft_s, tree_s, verify_s, accept_s, commit_s, total_s;
     double predicted_verify_s; /* by the cost table; 0: none was used */
 } kdtree_round_stats;
 
 /* Totals since the engine was loaded. submitted = unfinished + finished + aborted + failed +
- * dropped. slots_free + slots_used = slots_total, and slots_used is 0 after a step that left
- * nothing to run. */
+ * dropped. slots_free + slots_used + slots_cached = slots_total, and slots_used is 0 after a step
+ * that left nothing to run. */
 typedef struct kdtree_engine_stats {
     uint32_t struct_bytes;
     int32_t background;  /* 1: the background thread steps */
     int32_t running;     /* after the last step; a dropped request runs until the next one */
     int32_t slots_total; /* of the KV pool */
-    int32_t slots_used;  /* after the last step, like slots_free */
+    int32_t slots_used;  /* by requests alone, after the last step, like the next two */
     int32_t slots_free;
+    int32_t slots_cached; /* hold prefixes that later requests may begin with; room for others */
+    int32_t reserved;
     int64_t submitted;
     int64_t unfinished;
     int64_t finished; /* by stop or length */

@@ -47,7 +47,8 @@ typedef enum kdt_status {
     KDT_OK = 0,
     KDT_INVALID = 1,     /* an argument is wrong: see kdt_last_error() */
     KDT_UNSUPPORTED = 2, /* a valid request that no kernel of this build or device serves */
-    KDT_CUDA_ERROR = 3   /* the CUDA runtime said no: see kdt_last_error() */
+    KDT_CUDA_ERROR = 3,  /* the CUDA runtime said no: see kdt_last_error() */
+    KDT_SHORT = 4 /* page pool: not enough free pages (or host memory) now; nothing changed */
 } kdt_status;
 
 /* cudaStream_t without cuda_runtime.h. */
@@ -237,6 +238,81 @@ typedef struct kdt_kv_move_params {
 } kdt_kv_move_params;
 
 KDT_API kdt_status kdt_kv_move(const kdt_kv_move_params* params, kdt_stream stream);
+
+/* ---- page pool ------------------------------------------------------------------------------ */
+
+/* Who gets which page of a paged K/V cache: book-keeping in host memory, which needs no device and
+ * no driver and never looks at the cache. A page is page_size consecutive slots; what a page holds
+ * is the host's affair, so with page_size 1 pages are slots. Pages are numbered from 0.
+ *
+ * Threads: one at a time for each pool; different pools are independent.
+ *
+ * Every call either does all it was asked for or nothing. KDT_SHORT: evict something and ask again.
+ * KDT_INVALID: the host's books are wrong (a page freed twice, out of range, never handed out,
+ * twice in one call), and the pool's are as before. What cannot be seen: a page freed by a request
+ * that it was not handed to, and a pool that was destroyed.
+ *
+ * Page ids are int32, as in the page tables above, and nothing else: a host that indexes with int64
+ * widens them on the device, after a copy of half the bytes. Sums of counts are int64. */
+typedef struct kdt_pool kdt_pool;
+
+typedef enum kdt_pool_placement {
+    KDT_POOL_UNSORTED = 0, /* in the order in which pages came back */
+    KDT_POOL_SORTED = 1,   /* the lowest free pages */
+    KDT_POOL_BEST_FIT = 2  /* as many as are free behind the request's last page; the others from
+                              the shortest free run that holds them, where none does from the
+                              longest runs */
+} kdt_pool_placement;
+
+typedef struct kdt_pool_options {
+    uint32_t struct_bytes;
+    int32_t pages;     /* 1..2^30; host memory is about 17 bytes a page, 21 unsorted */
+    int32_t placement; /* kdt_pool_placement */
+    int32_t reserved;  /* leading pages that are never handed out, 0..pages: 1 for a host such as
+                          SGLang, whose padding writes to slot 0 */
+} kdt_pool_options;
+
+/* `pool`: KDT_SHORT and no pool if there is not enough host memory. */
+KDT_API kdt_status kdt_pool_create(const kdt_pool_options* options, kdt_pool** pool);
+/* NULL: nothing happens. */
+KDT_API void kdt_pool_destroy(kdt_pool* pool);
+
+/* `count` pages for a new request, written to pages [count]. */
+KDT_API kdt_status kdt_pool_allocate(kdt_pool* pool, int32_t count, int32_t* pages);
+
+/* `count` pages more for the request whose last page is `last`: a page that was handed out, or -1:
+ * there is none yet. Written to pages [count]. */
+KDT_API kdt_status kdt_pool_extend(kdt_pool* pool, int32_t last, int32_t count, int32_t* pages);
+
+/* The same for several requests at once, all of them or none: counts[r] pages behind lasts[r]
+ * (lasts NULL: all requests are new). Request r gets pages[offsets[r]] to
+ * pages[offsets[r + 1] - 1], whatever the order in which they are served; so the sum of counts must
+ * fit into `capacity`. Two requests may have the same last page, a shared prefix.
+ *
+ * With best fit, first every request takes what is free directly behind its last page, in the order
+ * given: nobody else gains by those pages, and a neighbour served earlier could take them. Then the
+ * rest is placed, the largest first: a small one fits into what a large one leaves over, not the
+ * other way round. Otherwise they are served in the order given. */
+KDT_API kdt_status kdt_pool_extend_batch(kdt_pool* pool, int32_t requests,
+                                         const int32_t* counts, /* [requests] */
+                                         const int32_t* lasts,  /* [requests] or NULL */
+                                         int32_t* pages,        /* [capacity] */
+                                         int64_t capacity, int64_t* offsets); /* [requests + 1] */
+
+/* Gives pages [count] back, in any order and of any number of requests. */
+KDT_API kdt_status kdt_pool_free(kdt_pool* pool, const int32_t* pages, int64_t count);
+
+typedef struct kdt_pool_stats {
+    uint32_t struct_bytes;
+    int32_t pages; /* as created; of them pages - reserved - free_pages are handed out */
+    int32_t reserved;
+    int32_t free_pages;
+    int32_t free_runs;        /* stretches of neighbours */
+    int32_t longest_free_run; /* pages; costs a walk over the free runs, not so with best fit */
+} kdt_pool_stats;
+
+/* stats->struct_bytes is set by the caller. */
+KDT_API kdt_status kdt_pool_read_stats(const kdt_pool* pool, kdt_pool_stats* stats);
 
 #ifdef __cplusplus
 }

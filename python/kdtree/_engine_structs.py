@@ -72,6 +72,12 @@ class COptions(_Struct):
         ("chunked_prefill_size", c_int32),
         ("max_draft_tokens", c_int32),
         ("reference_kernels", c_int32),
+        ("page_size", c_int32),
+        ("disable_radix_cache", c_int32),
+        ("kv_extent", c_int32),
+        ("kv_headroom", c_int32),
+        ("kv_relocate", c_int32),
+        ("kv_evict_batch", c_double),
     ]
 
 
@@ -157,7 +163,7 @@ class CRequestStats(ctypes.Structure):
         ("rounds", c_int32),
         ("nodes", c_int32),
         ("retracted", c_int32),
-        ("reserved", c_int32),
+        ("reused_tokens", c_int32),
         ("prefill_s", c_double),
         ("decode_s", c_double),
     ]
@@ -183,7 +189,7 @@ class CDelta(ctypes.Structure):
 class CRoundStats(ctypes.Structure):
     _fields_ = [
         (name, c_int32)
-        for name in ("requests", "decoding", "prefill_rows", "nodes", "emitted", "reserved")
+        for name in ("requests", "decoding", "prefill_rows", "nodes", "emitted", "reused_rows")
     ] + [
         (name, c_double)
         for name in ("draft_s", "tree_s", "verify_s", "accept_s", "commit_s", "total_s",
@@ -195,7 +201,8 @@ class CEngineStats(_Struct):
     _fields_ = (
         [("struct_bytes", c_uint32)]
         + [(name, c_int32)
-           for name in ("background", "running", "slots_total", "slots_used", "slots_free")]
+           for name in ("background", "running", "slots_total", "slots_used", "slots_free",
+                        "slots_cached", "reserved")]
         + [(name, c_int64)
            for name in ("submitted", "unfinished", "finished", "aborted", "failed", "dropped",
                         "unpolled", "tokens", "rounds")]

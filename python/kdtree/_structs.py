@@ -14,6 +14,7 @@ class Status(IntEnum):
     INVALID = 1
     UNSUPPORTED = 2
     CUDA_ERROR = 3
+    SHORT = 4  # page pool: too few pages are free now
 
 
 class AttnKind(IntEnum):
@@ -41,6 +42,12 @@ class AttnPath(IntEnum):
 class RopePairing(IntEnum):
     ADJACENT = 0  # (2i, 2i + 1) rotate together
     HALF = 1  # (i, i + rotated / 2)
+
+
+class PoolPlacement(IntEnum):
+    UNSORTED = 0  # in the order in which pages came back
+    SORTED = 1  # the lowest free pages
+    BEST_FIT = 2  # behind the request's last page, else the shortest free run that holds it
 
 
 class _Struct(ctypes.Structure):
@@ -168,6 +175,26 @@ class CKvMove(_Struct):
     ]
 
 
+class CPoolOptions(_Struct):
+    _fields_ = [
+        ("struct_bytes", c_uint32),
+        ("pages", c_int32),
+        ("placement", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class CPoolStats(_Struct):
+    _fields_ = [
+        ("struct_bytes", c_uint32),
+        ("pages", c_int32),
+        ("reserved", c_int32),
+        ("free_pages", c_int32),
+        ("free_runs", c_int32),
+        ("longest_free_run", c_int32),
+    ]
+
+
 def declare(library: ctypes.CDLL) -> None:
     """Argument and result types of every function of the header."""
     shape, batch = ctypes.POINTER(CAttnShape), ctypes.POINTER(CAttnBatch)
@@ -190,6 +217,16 @@ def declare(library: ctypes.CDLL) -> None:
         ),
         "kdt_rope_append": (c_int32, [ctypes.POINTER(CRopeAppend), c_void_p]),
         "kdt_kv_move": (c_int32, [ctypes.POINTER(CKvMove), c_void_p]),
+        "kdt_pool_create": (c_int32, [ctypes.POINTER(CPoolOptions), ctypes.POINTER(c_void_p)]),
+        "kdt_pool_destroy": (None, [c_void_p]),
+        "kdt_pool_allocate": (c_int32, [c_void_p, c_int32, c_void_p]),
+        "kdt_pool_extend": (c_int32, [c_void_p, c_int32, c_int32, c_void_p]),
+        "kdt_pool_extend_batch": (
+            c_int32,
+            [c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_int64, c_void_p],
+        ),
+        "kdt_pool_free": (c_int32, [c_void_p, c_void_p, c_int64]),
+        "kdt_pool_read_stats": (c_int32, [c_void_p, ctypes.POINTER(CPoolStats)]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)

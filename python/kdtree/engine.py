@@ -140,7 +140,9 @@ class Engine:
                  draft_model_path: str | None = None, context_length: int = 0, threads: int = 0,
                  max_running_requests: int = 0, max_total_tokens: int = 0,
                  chunked_prefill_size: int = 0, max_draft_tokens: int = 0,
-                 reference_kernels: bool = False):
+                 reference_kernels: bool = False, page_size: int = 0, radix_cache: bool = True,
+                 kv_extent: int = 0, kv_headroom: int = 0, kv_relocate: int = 0,
+                 kv_evict_batch: float = 0):
         self._engine = None
         options = _structs.COptions(
             drafter=drafter,
@@ -153,6 +155,12 @@ class Engine:
             chunked_prefill_size=chunked_prefill_size,
             max_draft_tokens=max_draft_tokens,
             reference_kernels=reference_kernels,
+            page_size=page_size,
+            disable_radix_cache=not radix_cache,
+            kv_extent=kv_extent,
+            kv_headroom=kv_headroom,
+            kv_relocate=kv_relocate,
+            kv_evict_batch=kv_evict_batch,
         )
         engine = ctypes.c_void_p()
         _call("kdtree_engine_create", ctypes.byref(options), ctypes.byref(engine))

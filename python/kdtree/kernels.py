@@ -5,9 +5,12 @@
     each layer:  rope_append(...), then attn_verify_mla(...) or attn_verify_gqa(...)
     at the end:  kv_move(...) of the accepted rows, all layers at once
 
-Every call goes to torch.cuda.current_stream() of the tensors' device and returns at once. Only
-Workspace(...) and row_pointers(...) allocate, so everything else may be captured in a
-torch.cuda.graph; what changes between replays is written into the tensors of the AttnBatch.
+    beside:      pool = KvPagePool(pages, reserved=1): who gets which page of the cache
+
+Every call of a kernel goes to torch.cuda.current_stream() of the tensors' device and returns at
+once. Only Workspace(...) and row_pointers(...) allocate, so everything else may be captured in a
+torch.cuda.graph; what changes between replays is written into the tensors of the AttnBatch. The
+pool is book-keeping on the host and needs neither torch nor a device.
 
 TypeError and ValueError name the argument and the value that does not fit; KernelError carries the
 library's message. Contents of tensors are not checked: kernels.h says what they must satisfy.
@@ -17,12 +20,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kdtree import _structs
-from kdtree._library import KernelError, call, version
-from kdtree._structs import AttnKind, AttnMode, AttnPath, KvFormat, RopePairing, Status
+from kdtree._library import KernelError, call, load, version
+from kdtree._structs import (
+    AttnKind,
+    AttnMode,
+    AttnPath,
+    KvFormat,
+    PoolPlacement,
+    RopePairing,
+    Status,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +48,9 @@ __all__ = [
     "AttnShape",
     "KernelError",
     "KvFormat",
+    "KvPagePool",
+    "PoolPlacement",
+    "PoolStats",
     "RopePairing",
     "Status",
     "Workspace",
@@ -472,3 +488,119 @@ def kv_move(pointers: Tensor, from_slots: Tensor, to_slots: Tensor, *, row_bytes
     )
     with _stream(device) as stream:
         call("kdt_kv_move", ctypes.byref(params), stream)
+
+
+# ---- page pool ---------------------------------------------------------------------------------
+
+def _int32s(name: str, values: Iterable[int] | Tensor) -> array:
+    """Host values as int32: integers, or a one-dimensional int32 tensor or array on the host."""
+    if hasattr(values, "data_ptr"):
+        if values.is_cuda:
+            raise ValueError(f"{name}: on {values.device}, the host is needed")
+        values = values.numpy()
+    try:
+        view = memoryview(values)
+    except TypeError:  # no buffer: any integers
+        return array("i", values)
+    if view.format not in ("i", "<i") or view.ndim != 1:
+        raise TypeError(f"{name}: format {view.format!r} of {view.ndim} dimensions, "
+                        "one-dimensional int32 is needed")
+    return array("i", view.tobytes())
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    pages: int  # of them pages - reserved - free_pages are handed out
+    reserved: int
+    free_pages: int
+    free_runs: int  # stretches of neighbours
+    longest_free_run: int  # pages
+
+
+class KvPagePool:
+    """Who gets which page of a paged K/V cache: kdt_pool of kernels.h. One thread at a time.
+
+    Pages come as array('i'), which torch.frombuffer and numpy.frombuffer take without a copy. None
+    instead: too few are free now, and nothing changed. KernelError with Status.INVALID: the
+    caller's books are wrong (a page freed twice, out of range, never handed out), and nothing
+    changed either. `reserved` leading pages are never handed out.
+    """
+
+    def __init__(self, pages: int, *, placement: PoolPlacement = PoolPlacement.BEST_FIT,
+                 reserved: int = 0):
+        self._pool = ctypes.c_void_p()
+        self._pages = pages
+        self._library = load()
+        options = _structs.CPoolOptions(pages=pages, placement=placement, reserved=reserved)
+        call("kdt_pool_create", ctypes.byref(options), ctypes.byref(self._pool))
+
+    def close(self) -> None:
+        """Ends the pool; a second time does nothing."""
+        if self._pool:
+            self._library.kdt_pool_destroy(self._pool)
+            self._pool = ctypes.c_void_p()
+
+    def __enter__(self) -> KvPagePool:
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        self.close()
+
+    def __del__(self):
+        if hasattr(self, "_library"):
+            self.close()
+
+    def allocate(self, count: int) -> array | None:
+        """`count` pages for a new request."""
+        return self.extend(-1, count)
+
+    def extend(self, last: int, count: int) -> array | None:
+        """`count` pages more for the request whose last page is `last`; -1: it has none yet."""
+        pages = self._room(count)
+        enough = self._call("kdt_pool_extend", last, count, pages.buffer_info()[0])
+        return pages if enough else None
+
+    def extend_batch(self, counts: Sequence[int],
+                     lasts: Sequence[int] | None = None) -> list[array] | None:
+        """extend() for several requests at once, all of them or none; lasts None: all are new. The
+        pages of each. kernels.h says in which order they are served."""
+        counts = _int32s("counts", counts)
+        if lasts is not None:
+            lasts = _int32s("lasts", lasts)
+            if len(lasts) != len(counts):
+                raise ValueError(f"lasts: {len(lasts)} requests, counts has {len(counts)}")
+        capacity = sum(max(count, 0) for count in counts)
+        pages = self._room(capacity)
+        offsets = array("q", bytes(8 * (len(counts) + 1)))
+        enough = self._call(
+            "kdt_pool_extend_batch", len(counts), counts.buffer_info()[0],
+            None if lasts is None else lasts.buffer_info()[0], pages.buffer_info()[0], capacity,
+            offsets.buffer_info()[0])
+        if not enough:
+            return None
+        return [pages[begin:end] for begin, end in zip(offsets, offsets[1:])]
+
+    def free(self, pages: Iterable[int] | Tensor) -> None:
+        """Gives pages back, of any number of requests. An int32 tensor has to be on the host."""
+        pages = _int32s("pages", pages)
+        self._call("kdt_pool_free", pages.buffer_info()[0], len(pages))
+
+    def stats(self) -> PoolStats:
+        stats = _structs.CPoolStats()
+        self._call("kdt_pool_read_stats", ctypes.byref(stats))
+        return PoolStats(stats.pages, stats.reserved, stats.free_pages, stats.free_runs,
+                         stats.longest_free_run)
+
+    def _room(self, count: int) -> array:
+        """For `count` pages, or for none: more than the pool has are never written."""
+        return array("i", bytes(4 * min(max(count, 0), self._pages)))
+
+    def _call(self, function: str, *arguments) -> bool:
+        """False: too few pages are free. KernelError for anything else that is wrong."""
+        if not self._pool:
+            raise ValueError("the pool is closed")
+        status = getattr(self._library, function)(self._pool, *arguments)
+        if status not in (Status.OK, Status.SHORT):
+            message = self._library.kdt_last_error().decode(errors="replace")
+            raise KernelError(f"{function}: {message}", Status(status))
+        return status == Status.OK

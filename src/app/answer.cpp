@@ -87,7 +87,7 @@ void PromptProgress::follow(const RoundStats* round, const Delta& news) {
                                        .total = static_cast<double>(news.stats.prompt_tokens),
                                        .unit = "tokens"});
     }
-    progress_->update(read_ += round->prefill_rows);
+    progress_->update(read_ += round->reused_rows + round->prefill_rows);
 }
 
 nlohmann::ordered_json answer_json(const Delta& whole) {
@@ -97,9 +97,27 @@ nlohmann::ordered_json answer_json(const Delta& whole) {
     return out;
 }
 
+nlohmann::ordered_json kv_pool_json(const SessionStats& stats) {
+    const Fragmentation& all = stats.phases.fragmentation;
+    return {{"runs_per_session", all.runs_per_session()},
+            {"mean_run", all.mean_run()},
+            {"contiguous_tiles", all.contiguous_tiles()},
+            {"free_runs", per_round(static_cast<double>(stats.phases.free_runs), stats)}};
+}
+
+std::string kv_pool_text(const SessionStats& stats) {
+    const Fragmentation& all = stats.phases.fragmentation;
+    return fmt::format(
+        "kv pool     {:.1f} runs a session, mean run {:.1f} tokens, {:.0f} % contiguous tiles, "
+        "{:.1f} free runs\n",
+        all.runs_per_session(), all.mean_run(), 100 * all.contiguous_tiles(),
+        per_round(static_cast<double>(stats.phases.free_runs), stats));
+}
+
 nlohmann::ordered_json stats_json(const Delta& end) {
     const SessionStats& s = end.stats;
     return {{"prompt_tokens", s.prompt_tokens},
+            {"reused_tokens", s.reused_tokens},
             {"prefill_s", s.prefill_s},
             {"tokens", s.tokens},
             {"seconds", s.decode_s},
@@ -107,6 +125,7 @@ nlohmann::ordered_json stats_json(const Delta& end) {
             {"rounds", s.rounds},
             {"acceptance_length", per_round(s.tokens, s)},
             {"mean_nodes", per_round(s.nodes, s)},
+            {"kv_pool", kv_pool_json(s)},
             {"finish_reason", name_of(end.finish)}};
 }
 
@@ -115,15 +134,17 @@ std::string stats_text(const Delta& end) {
     const RoundStats& phases = s.phases;
     const auto ms = [&](double seconds) { return per_round(seconds * 1e3, s); };
     return fmt::format(
-        "prompt      {} tokens, {:.3f} s ({:.1f} tokens/s)\n"
+        "prompt      {} tokens, {} of them from the cache, {:.3f} s ({:.1f} tokens/s)\n"
         "answer      {} tokens, {:.3f} s ({:.1f} tokens/s), finish reason {}\n"
         "rounds      {}, acceptance length {:.2f}, mean tree {:.2f} nodes\n"
         "ms a round  {:.2f} = draft {:.3f} + tree {:.3f} + verify {:.2f} + accept {:.3f} + "
-        "commit {:.3f}\n",
-        s.prompt_tokens, s.prefill_s, per_second(s.prompt_tokens - 1, s.prefill_s), s.tokens,
-        s.decode_s, per_second(s.tokens, s.decode_s), name_of(end.finish), s.rounds,
+        "commit {:.3f}\n"
+        "{}",
+        s.prompt_tokens, s.reused_tokens, s.prefill_s, per_second(s.prefill_rows, s.prefill_s),
+        s.tokens, s.decode_s, per_second(s.tokens, s.decode_s), name_of(end.finish), s.rounds,
         per_round(s.tokens, s), per_round(s.nodes, s), ms(phases.total_s), ms(phases.draft_s),
-        ms(phases.tree_s), ms(phases.verify_s), ms(phases.accept_s), ms(phases.commit_s));
+        ms(phases.tree_s), ms(phases.verify_s), ms(phases.accept_s), ms(phases.commit_s),
+        kv_pool_text(s));
 }
 
 std::string tree_text(Engine& engine, int32_t round) {

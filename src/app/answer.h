@@ -54,9 +54,12 @@ class PromptProgress {
 /// {"ids", "text", "finish_reason"} and, where the request asked for them, "logprobs": for every id
 /// {"logprob", "top": [{"id", "logprob"}, ...]}.
 nlohmann::ordered_json answer_json(const Delta& whole);
+/// How contiguous page tables and free space were, on average over decoding rounds.
+nlohmann::ordered_json kv_pool_json(const SessionStats& stats);
+std::string kv_pool_text(const SessionStats& stats);
 /// Tokens, seconds, rounds and the ratios of them.
 nlohmann::ordered_json stats_json(const Delta& end);
-/// The same in four lines for people.
+/// The same in five lines for people.
 std::string stats_text(const Delta& end);
 /// The tree that the last round verified for the batch's first session.
 std::string tree_text(Engine& engine, int32_t round);

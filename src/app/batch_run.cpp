@@ -277,23 +277,27 @@ void BatchRun::put(size_t conversation, Json&& result) {
 void BatchRun::summarise(double seconds) const {
     const SessionStats& s = totals_;
     if (options_.answer.stats) {
-        write_err(fmt::format(
-            "prompts     {} answered, {} tokens\n"
-            "answers     {} tokens, {:.3f} s ({:.1f} tokens/s)\n"
-            "rounds      {} of all sessions, acceptance length {:.2f}, mean tree "
-            "{:.2f} nodes\n",
-            answered_, s.prompt_tokens, s.tokens, seconds, per_second(s.tokens, seconds), s.rounds,
-            per_round(s.tokens, s), per_round(s.nodes, s)));
+        write_err(
+            fmt::format("prompts     {} answered, {} tokens, {} of them from the cache\n"
+                        "answers     {} tokens, {:.3f} s ({:.1f} tokens/s)\n"
+                        "rounds      {} of all sessions, acceptance length {:.2f}, mean tree "
+                        "{:.2f} nodes\n"
+                        "{}",
+                        answered_, s.prompt_tokens, s.reused_tokens, s.tokens, seconds,
+                        per_second(s.tokens, seconds), s.rounds, per_round(s.tokens, s),
+                        per_round(s.nodes, s), kv_pool_text(s)));
     }
     if (options_.answer.stats_json.empty()) return;
     write_file(options_.answer.stats_json, Json{{"prompts", answered_},
                                                 {"prompt_tokens", s.prompt_tokens},
+                                                {"reused_tokens", s.reused_tokens},
                                                 {"tokens", s.tokens},
                                                 {"seconds", seconds},
                                                 {"tokens_per_s", per_second(s.tokens, seconds)},
                                                 {"rounds", s.rounds},
                                                 {"acceptance_length", per_round(s.tokens, s)},
-                                                {"mean_nodes", per_round(s.nodes, s)}}
+                                                {"mean_nodes", per_round(s.nodes, s)},
+                                                {"kv_pool", kv_pool_json(s)}}
                                                    .dump(2) +
                                                "\n");
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/answer.h"
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
@@ -96,6 +97,13 @@ nlohmann::ordered_json phases_of(const Cell& cell) {
     return out;
 }
 
+/// Over all repetitions: page tables know nothing of time.
+nlohmann::ordered_json kv_pool_of(const Cell& cell) {
+    SessionStats sum;
+    for (const SessionStats& each : cell.repetitions) sum += each;
+    return kv_pool_json(sum);
+}
+
 nlohmann::ordered_json row_of(const Cell& cell, const std::string& prompt_set, size_t prompts) {
     nlohmann::ordered_json row = {{"mode", cell.mode.name},
                                   {"nodes", cell.mode.speculation.nodes},
@@ -114,6 +122,7 @@ nlohmann::ordered_json row_of(const Cell& cell, const std::string& prompt_set, s
     put(row, "ms_per_round", cell,
         [&](const SessionStats& s) { return s.decode_s * 1e3 / rounds(s); });
     row["phases_ms"] = phases_of(cell);
+    row["kv_pool"] = kv_pool_of(cell);
     row["identical_to_plain"] = cell.compared ? nlohmann::ordered_json(cell.identical) : nullptr;
     return row;
 }
@@ -135,6 +144,8 @@ class Bench {
   private:
     static Config config_of(const BenchOptions& options) {
         Config config = options.config;
+        // Every mode reads the prompts itself: that is a part of what is compared.
+        config.radix_cache = false;
         config.max_draft_tokens = std::max(config.max_draft_tokens, options.nodes);
         return config;
     }

@@ -35,7 +35,8 @@ std::string toml_string(std::string_view text) {
 std::string settings_text(const Config& config) {
     // A field added to Config does not compile here until it has its line below.
     const auto& [model, context_length, threads, max_running_requests, max_total_tokens,
-                 chunked_prefill_size, reference_kernels, speculative_algorithm,
+                 chunked_prefill_size, page_size, radix_cache, kv_extent, kv_headroom,
+                 kv_evict_batch, kv_relocate, reference_kernels, speculative_algorithm,
                  speculative_draft_model_path, max_draft_tokens] = config;
     std::string text;
     const auto put = [&](const char* name, const auto& value) {
@@ -47,6 +48,12 @@ std::string settings_text(const Config& config) {
     put("max_running_requests", max_running_requests);
     put("max_total_tokens", max_total_tokens);
     put("chunked_prefill_size", chunked_prefill_size);
+    put("page_size", page_size);
+    put("disable_radix_cache", !radix_cache);
+    put("kv_extent", kv_extent);
+    put("kv_headroom", kv_headroom);
+    put("kv_evict_batch", kv_evict_batch);
+    put("kv_relocate", kv_relocate);
     put("kernels", reference_kernels ? "\"ref\"" : "\"fast\"");
     put("speculative_algorithm", toml_string(name_of(speculative_algorithm)));
     put("speculative_draft_model_path", toml_string(speculative_draft_model_path));

@@ -1,6 +1,8 @@
 #include "base/config.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/views.h"
@@ -8,6 +10,8 @@
 namespace kd {
 
 namespace {
+
+constexpr int32_t kPageSizes[] = {1, 16, 32, 64};
 
 void expect_range(const char* name, int64_t value, int64_t min, int64_t max) {
     if (value < min || value > max) {
@@ -40,6 +44,15 @@ void validate(const Config& config) {
     expect_range("max running requests", config.max_running_requests, 1, 4096);
     expect_range("max total tokens", config.max_total_tokens, 0, 1 << 30);
     expect_range("chunked prefill size", config.chunked_prefill_size, 1, 8192);
+    if (std::ranges::find(kPageSizes, config.page_size) == std::end(kPageSizes)) {
+        KD_THROW(invalid_argument, "page size {} is none of 1, 16, 32, 64", config.page_size);
+    }
+    expect_range("kv extent", config.kv_extent, 0, 1 << 24);
+    expect_range("kv headroom", config.kv_headroom, 0, 1 << 24);
+    if (!(config.kv_evict_batch >= 0 && config.kv_evict_batch <= 1)) {
+        KD_THROW(invalid_argument, "kv evict batch {} is outside 0..1", config.kv_evict_batch);
+    }
+    expect_range("kv relocate", config.kv_relocate, 0, 1 << 30);
     expect_range("speculative num draft tokens", config.max_draft_tokens, 1, kMaxTreeNodes);
     if (config.speculative_algorithm == SpeculativeAlgorithm::oracle &&
         config.speculative_draft_model_path.empty()) {

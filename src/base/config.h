@@ -16,7 +16,13 @@ struct Config {
     int32_t max_running_requests = 1;
     int32_t max_total_tokens = 0;  // slots of the KV pool; 0: context_length for every request
     int32_t chunked_prefill_size = 128;  // prompt rows in one round, all sessions together
-    bool reference_kernels = false;      // every op by its plain reference; slow
+    int32_t page_size = 1;               // tokens of a page of the KV pool: 1, 16, 32 or 64
+    bool radix_cache = true;         // prompts start from what earlier sessions computed of them
+    int32_t kv_extent = 64;          // slots of a session are taken by so many; 0 or 1: as needed
+    int32_t kv_headroom = 1024;      // slots taken behind a prompt for its answer, at most
+    double kv_evict_batch = 0.1;     // of what the cache holds, evicted at once; 0: the shortage
+    int32_t kv_relocate = 0;         // rows moved between two rounds at most; 0: none
+    bool reference_kernels = false;  // every op by its plain reference; slow
     SpeculativeAlgorithm speculative_algorithm = SpeculativeAlgorithm::ngram;
     std::string speculative_draft_model_path;  // oracle: its profile
     int32_t max_draft_tokens = 32;             // most verified rows of one tree, the root included

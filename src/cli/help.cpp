@@ -26,7 +26,8 @@ constexpr std::string_view kEnvironment =
     "in ~/.cache)";
 constexpr std::string_view kExitCodes = "0 done, 1 error, 130 interrupted by Ctrl-C";
 // The groups of options that several commands share stand behind a command's own.
-constexpr const char* kGroupOrder[] = {"Model", "Speculation", "Sampling", "Output", "General"};
+constexpr const char* kGroupOrder[] = {"Model",    "KV pool", "Speculation",
+                                       "Sampling", "Output",  "General"};
 
 /// `text` in lines of at most `columns`, all indented by `indent`; `begun` columns of the first one
 /// are already there.

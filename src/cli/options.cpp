@@ -26,6 +26,13 @@ std::string check_seed(const std::string& text) {
     return fmt::format("{} is no whole number from 0 to {}", text, UINT64_MAX);
 }
 
+std::string check_page_size(const std::string& text) {
+    for (const char* each : {"1", "16", "32", "64"}) {
+        if (text == each) return {};
+    }
+    return text + " is none of 1, 16, 32, 64";
+}
+
 LogitBias parse_logit_bias(const std::string& text) {
     LogitBias bias;
     const char* end = text.data() + text.size();
@@ -54,6 +61,39 @@ void add_model_options(CLI::App& command, Config& config) {
         ->check(range(1, 1024));
     add_choice<bool>(command, "--kernels", config.reference_kernels,
                      {{"fast", false}, {"ref", true}}, "ref: the plain references, slow");
+}
+
+void add_pool_options(CLI::App& command, Config& config) {
+    const OptionGroup group(command, "KV pool");
+    command.add_option("--page-size", config.page_size, "tokens of a page")
+        ->check(check_page_size, "1, 16, 32 or 64")
+        ->capture_default_str();
+    command.add_flag_callback(
+        "--disable-radix-cache", [&config] { config.radix_cache = false; },
+        "compute every prompt from its first token on, whatever earlier ones began with");
+    command
+        .add_option("--kv-extent", config.kv_extent,
+                    "a session takes so many slots at a time, neighbours if possible (0: as "
+                    "needed)")
+        ->check(range(0, 1 << 24))
+        ->capture_default_str();
+    command
+        .add_option("--kv-headroom", config.kv_headroom,
+                    "most slots taken behind a prompt for its answer; given back when others need "
+                    "them, and no more than a 32nd of the pool for all sessions together")
+        ->check(range(0, 1 << 24))
+        ->capture_default_str();
+    command
+        .add_option("--kv-evict-batch", config.kv_evict_batch,
+                    "share of the cache that is evicted at once (0: what is short)")
+        ->check(CLI::Range(0.0, 1.0).description("0..1"))
+        ->capture_default_str();
+    command
+        .add_option("--kv-relocate", config.kv_relocate,
+                    "most tokens moved between two rounds so that sessions become contiguous (0: "
+                    "none)")
+        ->check(range(0, 1 << 30))
+        ->capture_default_str();
 }
 
 void add_speculation_options(CLI::App& command, Config& config, int32_t& nodes,

@@ -34,6 +34,8 @@ CLI::Validator range(int32_t min, int32_t max);
 
 /// --model, --context-length, --threads, --kernels.
 void add_model_options(CLI::App& command, Config& config);
+/// --page-size, --disable-radix-cache, --kv-extent, --kv-headroom, --kv-evict-batch, --kv-relocate.
+void add_pool_options(CLI::App& command, Config& config);
 /// --speculative-algorithm, -draft-model-path, -num-draft-tokens (into `nodes`; `nodes_default`
 /// says in --help what stands for none).
 void add_speculation_options(CLI::App& command, Config& config, int32_t& nodes,

@@ -187,6 +187,7 @@ Command add_run(CLI::App& app) {
         app.add_subcommand("run", "Answer a prompt, hold a conversation, answer a file of prompts");
     add_source_options(*run, *kept);
     add_model_options(*run, answer.config);
+    add_pool_options(*run, answer.config);
     add_speculation_options(*run, answer.config, answer.speculation.nodes,
                             "the measured cost picks");
     add_sampling_options(*run, answer.sampling);

@@ -80,7 +80,7 @@ CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_ro
              far, batch.limits.keys);
     table.contexts = {0, far};
     const size_t points = table.rows.size() * table.contexts.size();
-    // Any slots do as a context; the pool's first ones are as good as others.
+    // Any slots do as a context: they are read only.
     std::vector<int32_t> positions(static_cast<size_t>(far));
     std::iota(positions.begin(), positions.end(), 0);
     // Interleaved passes, so that a disturbance spreads over all points; the median drops it.

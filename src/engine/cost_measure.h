@@ -14,9 +14,9 @@ namespace kd {
 inline constexpr int32_t kFarContext = 1024;
 
 /// Times forwards of 1 to `max_rows` rows at no context and at `max_context` or kFarContext, the
-/// smaller one (median of interleaved passes). Uses the
-/// cache's slots as they are: call it while no session has rows there, or accept that tail slots
-/// [first_tail, first_tail + max_rows) are overwritten. `progress` is told the share done, 0 to 1.
+/// smaller one (median of interleaved passes). Reads the pool's first slots whatever they hold and
+/// writes to the slots of `tail` alone, [max_rows] or more of them: between two rounds nothing
+/// lives there, so it may run while sessions do. `progress` is told the share done, 0 to 1.
 CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_rows,
                        int32_t max_context, std::span<const int32_t> tail,
                        const std::function<void(double share)>& progress = {});

@@ -33,6 +33,8 @@ std::string_view name_of(FinishReason reason) {
 
 SessionStats& SessionStats::operator+=(const SessionStats& other) {
     prompt_tokens += other.prompt_tokens;
+    reused_tokens += other.reused_tokens;
+    prefill_rows += other.prefill_rows;
     tokens += other.tokens;
     rounds += other.rounds;
     nodes += other.nodes;
@@ -105,9 +107,11 @@ void Engine::load() {
         KD_THROW(invalid_argument, "context length {} is beyond the model's {}",
                  config_.context_length, shape.context_length);
     }
-    const int64_t slots = config_.max_total_tokens > 0
+    const int64_t asked = config_.max_total_tokens > 0
                               ? int64_t{config_.max_total_tokens}
                               : int64_t{config_.context_length} * config_.max_running_requests;
+    const int64_t page = config_.page_size;
+    const int64_t slots = (asked + page - 1) / page * page;
     if (slots > (int64_t{1} << 30)) {
         KD_THROW(invalid_argument, "a pool of {} tokens is beyond {}", slots, 1 << 30);
     }
@@ -150,7 +154,12 @@ void Engine::load() {
            .head_dim = shape.head_dim};
     kv_memory_ = std::make_unique<LazyArray<std::byte>>(kv_.bytes());
     kv_.data = kv_memory_->data();
-    pool_ = std::make_unique<SlotPool>(static_cast<int32_t>(slots));
+    pool_ = std::make_unique<KvPool>(
+        KvPoolOptions{.slots = config_.max_total_tokens,
+                      .page_size = config_.page_size,
+                      .extent = std::clamp(config_.kv_extent, 1, config_.max_total_tokens),
+                      .prefix_index = config_.radix_cache,
+                      .evict_batch = config_.kv_evict_batch});
     for (int32_t i = 0; i < limits.tree_rows(); ++i) {
         tail_slots_.push_back(static_cast<int32_t>(slots) + i);
     }
@@ -216,10 +225,14 @@ RoundContext Engine::round_context() {
 }
 
 const RoundStats* Engine::step() {
+    if (config_.kv_relocate > 0) relocate(config_.kv_relocate);
     admit();
     plan();
     if (batch_->entries.empty()) return nullptr;
     stats_ = run_round(*batch_, round_context());
+    stats_.reused_rows = reused_rows_;
+    stats_.fragmentation = pool_->fragmentation();
+    stats_.free_runs = pool_->free_pages().runs();
     refine_cost(stats_);
     apply(stats_);
     return &stats_;
@@ -237,26 +250,6 @@ void Engine::refine_cost(const RoundStats& stats) {
     }
     const auto rows = static_cast<int32_t>(batch_->tokens.size());
     cost_->observe(rows, context / rows, stats.verify_s);
-}
-
-void Engine::check_books() const {
-    int32_t used = 0;
-    for (const auto& [id, session] : sessions_) {
-        used += session->table.tokens();
-        KD_CHECK(session->finish == FinishReason::none || session->table.tokens() == 0,
-                 "request {} is finished and holds {} slots", id, session->table.tokens());
-        KD_CHECK(session->committed <= session->table.tokens(), "request {}: {} rows, {} slots", id,
-                 session->committed, session->table.tokens());
-        // Every emitted token but the last has its row, once the prompt is in.
-        KD_CHECK(session->number < 0 || session->prefilling() ||
-                     session->committed + 1 == static_cast<int32_t>(session->tokens.size()),
-                 "request {}: {} rows for {} tokens", id, session->committed,
-                 session->tokens.size());
-    }
-    KD_CHECK(used == pool_->used(), "{} slots in tables, {} taken from the pool", used,
-             pool_->used());
-    KD_CHECK(pool_->free() + pool_->used() == pool_->total(), "{} free + {} used != {}",
-             pool_->free(), pool_->used(), pool_->total());
 }
 
 }  // namespace kd

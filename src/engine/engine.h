@@ -4,6 +4,8 @@
 // admitted to the running table, runs its prompt in chunks and then decodes, a tree a round. When
 // the pool runs short the session admitted last gives its slots back and waits again; its tokens
 // are kept and its rows computed anew, to the same bits, so its text does not change.
+// What sessions computed stays in the pool's prefix index until space runs short; a prompt starts
+// behind the longest prefix that is there.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,7 @@
 #include "engine/session.h"
 #include "formats/gguf.h"
 #include "formats/tokenizer.h"
-#include "kv/pool.h"
+#include "kv/kv_pool.h"
 #include "models/drafter.h"
 #include "models/model.h"
 
@@ -66,15 +68,17 @@ class Engine {
     const Config& config() const { return config_; }  // with all defaults resolved
     const ModelConfig& model_config() const { return model_->config; }
     const Tokenizer& tokenizer() const { return *tokenizer_; }
-    const SlotPool& pool() const { return *pool_; }
+    const KvPool& pool() const { return *pool_; }
     /// Trees and accepted paths of the last round.
     Batch& last_batch() { return *batch_; }
     int32_t running() const;
     /// Measures the cost table now (or reads it from the cache) if that did not happen yet.
     /// `progress` is told the measured share, 0 to 1.
     const CostTable& cost(const std::function<void(double share)>& progress = {});
-    /// Aborts unless free + used = total and every committed row and emitted token is accounted
-    /// for.
+    /// Moves at most `max_tokens` rows so that sessions become contiguous (kv/relocation.h);
+    /// returns how many. No output changes. step() does so by Config::kv_relocate.
+    int32_t relocate(int32_t max_tokens);
+    /// Aborts unless every slot, committed row and emitted token is accounted for.
     void check_books() const;
 
   private:
@@ -83,7 +87,11 @@ class Engine {
     void plan();
     void plan_prefill(Session& session, int32_t& rows_left);
     void plan_decode(Session& session);
-    bool reserve(Session& session, int32_t tokens);
+    std::span<const int32_t> reusable_tokens(const Session& session) const;
+    int32_t locked_prefix(const Session& session) const;
+    void reuse_prefix(Session& session);
+    void publish(Session& session);
+    bool reserve(Session& session, int32_t need, int32_t want);
     void retract(Session& session);
     void apply(const RoundStats& stats);
     void emit(Session& session, std::span<const int32_t> emitted, const LogprobsView& logprobs);
@@ -103,11 +111,13 @@ class Engine {
     std::unique_ptr<Drafter> drafter_;
     std::unique_ptr<LazyArray<std::byte>> kv_memory_;
     KvView kv_;
-    std::unique_ptr<SlotPool> pool_;
+    std::unique_ptr<KvPool> pool_;
     std::vector<int32_t> tail_slots_;  // [running requests, nodes]
     std::unique_ptr<Batch> batch_;
     std::optional<CostTable> cost_;
     CostTable no_cost_;
+    SlotCopies copies_;        // scratch
+    int32_t reused_rows_ = 0;  // by plan(), for the round's facts
     RoundStats stats_;
 
     RequestId next_id_ = 1;

@@ -42,6 +42,7 @@ RoundStats& RoundStats::operator+=(const RoundStats& other) {
     sessions += other.sessions;
     decoding += other.decoding;
     prefill_rows += other.prefill_rows;
+    reused_rows += other.reused_rows;
     nodes += other.nodes;
     emitted += other.emitted;
     draft_s += other.draft_s;
@@ -51,6 +52,8 @@ RoundStats& RoundStats::operator+=(const RoundStats& other) {
     commit_s += other.commit_s;
     total_s += other.total_s;
     predicted_verify_s += other.predicted_verify_s;
+    fragmentation += other.fragmentation;
+    free_runs += other.free_runs;
     return *this;
 }
 

@@ -7,6 +7,7 @@
 #include "core/budget.h"
 #include "engine/batch.h"
 #include "kernels/kv_view.h"
+#include "kv/fragmentation.h"
 #include "models/drafter.h"
 #include "models/model.h"
 
@@ -17,8 +18,9 @@ struct RoundStats {
     int32_t sessions = 0;  // that took part
     int32_t decoding = 0;  // of them with a tree
     int32_t prefill_rows = 0;
-    int32_t nodes = 0;    // verified rows of all trees, roots included
-    int32_t emitted = 0;  // tokens accepted, bonus tokens included
+    int32_t reused_rows = 0;  // prompt rows found in the prefix cache before the round
+    int32_t nodes = 0;        // verified rows of all trees, roots included
+    int32_t emitted = 0;      // tokens accepted, bonus tokens included
     double draft_s = 0;
     double tree_s = 0;
     double verify_s = 0;
@@ -26,6 +28,8 @@ struct RoundStats {
     double commit_s = 0;
     double total_s = 0;
     double predicted_verify_s = 0;  // by the cost table; 0: none was used
+    Fragmentation fragmentation;    // of all sessions' page tables
+    int64_t free_runs = 0;          // of neighbouring pages in the pool
 
     /// Sums facts of several rounds.
     RoundStats& operator+=(const RoundStats& other);

@@ -1,4 +1,5 @@
-// Which sessions take part in a round, with how many rows; and what becomes of its results.
+// Which sessions take part in a round, with how many rows; and what becomes of its results. Their
+// slots: slots.cpp.
 #include <algorithm>
 
 #include "base/check.h"
@@ -28,7 +29,7 @@ void Engine::admit() {
         }
         // Whoever would be retracted at once had better wait; somebody must run.
         const auto tokens = static_cast<int32_t>(session.tokens.size());
-        if (running() > 0 && pool_->free() <= tokens) return;
+        if (running() > 0 && pool_->available() + locked_prefix(session) <= tokens) return;
         waiting_.pop_front();
         session.number = static_cast<int32_t>(number);
         session.admission = next_admission_++;
@@ -36,36 +37,14 @@ void Engine::admit() {
     }
 }
 
-void Engine::retract(Session& session) {
-    session.table.clear();
-    session.committed = 0;
-    session.stats.retracted += 1;
-    running_[static_cast<size_t>(session.number)] = nullptr;
-    session.number = -1;
-    waiting_.push_front(&session);
-}
-
-/// Slots for positions up to `tokens`, taken from sessions admitted later if the pool is short.
-/// The session admitted first always succeeds: the pool holds its limit.
-bool Engine::reserve(Session& session, int32_t tokens) {
-    while (!session.table.extend_to(tokens)) {
-        Session* youngest = nullptr;
-        for (Session* each : running_) {
-            if (each != nullptr && each->admission > session.admission &&
-                (youngest == nullptr || each->admission > youngest->admission)) {
-                youngest = each;
-            }
-        }
-        if (youngest == nullptr) return false;
-        retract(*youngest);
-    }
-    return true;
-}
-
 void Engine::plan_prefill(Session& session, int32_t& rows_left) {
     const int32_t missing = static_cast<int32_t>(session.tokens.size()) - 1 - session.committed;
     const int32_t rows = std::min(missing, rows_left);
-    if (rows == 0 || !reserve(session, session.committed + rows)) return;
+    const int32_t headroom =
+        headroom_of(pool_->total(), config_.max_running_requests, config_.kv_headroom);
+    const int32_t want =
+        std::min(static_cast<int32_t>(session.tokens.size()) + headroom, token_limit(session));
+    if (rows == 0 || !reserve(session, session.committed + rows, want)) return;
     rows_left -= rows;
     // Row r of the chunk scores the prompt's token behind it, unless that happened before a
     // retraction. The answer's tokens were scored when they were emitted.
@@ -95,11 +74,12 @@ void Engine::plan_decode(Session& session) {
     if (wish.shape != DraftShape::plain) {
         const int32_t nodes = wish.nodes > 0 ? wish.nodes : limits.nodes;
         max_depth = std::min({token_limit(session) - tokens - 1, nodes - 1, limits.depth_capacity});
-        // Drafts take what is free; only the row of the root may push others out.
-        const int32_t available = pool_->free() + session.table.tokens() - session.committed - 1;
-        max_depth = std::clamp(available, 0, max_depth);
+        // Drafts take what nobody needs; only the row of the root may push others out.
+        const int32_t within_reach = pool_->reach(session.table) - session.committed - 1;
+        max_depth = std::clamp(within_reach, 0, max_depth);
     }
-    if (!reserve(session, session.committed + max_depth + 1)) return;
+    const int32_t need = session.committed + max_depth + 1;
+    if (!reserve(session, need, need)) return;
     const Request& request = session.request;
     if (session.counts.empty() && has_penalties(request.sampling)) {
         // The prompt's tokens matter to the repetition penalty alone.
@@ -133,6 +113,7 @@ void Engine::plan_decode(Session& session) {
 void Engine::plan() {
     batch_->entries.clear();
     planned_.clear();
+    reused_rows_ = 0;
     // Oldest first: what a session takes from younger ones was not planned yet.
     oldest_first_.clear();
     for (Session* each : running_) {
@@ -143,6 +124,7 @@ void Engine::plan() {
     int32_t rows_left = batch_->limits.prefill_rows;
     for (Session* session : oldest_first_) {
         if (session->number < 0) continue;  // retracted a moment ago
+        if (session->prefilling()) reuse_prefix(*session);
         if (session->prefilling()) {
             plan_prefill(*session, rows_left);
         } else {
@@ -200,7 +182,10 @@ void Engine::apply(const RoundStats& stats) {
         const bool failed = !session.error.empty();
         if (entry.prefill_rows > 0) {
             session.committed += entry.prefill_rows;
+            session.stats.prefill_rows += entry.prefill_rows;
             session.stats.prefill_s += stats.total_s;
+            // At once, so that sessions that run already find it too.
+            if (!session.prefilling()) publish(session);
             if (!failed) take_scores(session, entry, logprobs);
             if (!failed && session.request.prompt_only && !session.prefilling()) {
                 finish(session, FinishReason::length);
@@ -226,6 +211,7 @@ void Engine::apply(const RoundStats& stats) {
 void Engine::finish(Session& session, FinishReason reason) {
     session.finish = reason;
     session.new_text += session.text.finish();
+    publish(session);
     session.table.clear();
     session.committed = 0;
     session.counts = {};

@@ -238,6 +238,7 @@ void Service::publish(const RoundStats* round) {
     stats_.running = engine_->running();
     stats_.slots_used = engine_->pool().used();
     stats_.slots_free = engine_->pool().free();
+    stats_.slots_cached = engine_->pool().cached();
     if (round != nullptr) {
         stats_.rounds += 1;
         stats_.busy_s += round->total_s;

@@ -28,9 +28,10 @@ namespace kd {
 struct ServiceStats {
     int32_t running = 0;      // after the last step; a dropped request runs until the next one
     int32_t slots_total = 0;  // of the KV pool
-    int32_t slots_used = 0;   // after the last step, like slots_free
+    int32_t slots_used = 0;   // by sessions alone, after the last step, like the next two
     int32_t slots_free = 0;
-    bool background = false;  // whether the background thread steps
+    int32_t slots_cached = 0;  // in the prefix index
+    bool background = false;   // whether the background thread steps
     int64_t unfinished = 0;
     int64_t unpolled = 0;  // ended requests whose last delta was not polled yet
     int64_t submitted = 0;

@@ -12,7 +12,7 @@
 #include "engine/round.h"
 #include "engine/text_stream.h"
 #include "formats/tokenizer.h"
-#include "kv/pool.h"
+#include "kv/kv_pool.h"
 
 namespace kd {
 
@@ -45,9 +45,11 @@ std::string_view name_of(FinishReason reason);
 /// What one session did so far. Seconds of the rounds it took part in.
 struct SessionStats {
     int32_t prompt_tokens = 0;
-    int32_t tokens = 0;  // emitted
-    int32_t rounds = 0;  // decoding rounds
-    int32_t nodes = 0;   // verified rows, roots included
+    int32_t reused_tokens = 0;  // of the prompt, found in the prefix cache at its first reading
+    int32_t prefill_rows = 0;   // computed, also those computed anew after a retraction
+    int32_t tokens = 0;         // emitted
+    int32_t rounds = 0;         // decoding rounds
+    int32_t nodes = 0;          // verified rows, roots included
     int32_t retracted = 0;
     double prefill_s = 0;
     double decode_s = 0;
@@ -71,9 +73,9 @@ struct Delta {
 /// Adds what came later to what came so far.
 void append(Delta& whole, Delta&& later);
 
-/// Owns its slots through the page table; owned by Engine::sessions_.
+/// Has its slots through the page table; owned by Engine::sessions_.
 struct Session {
-    Session(RequestId request_id, Request&& asked, SlotPool& pool, const Tokenizer& tokenizer)
+    Session(RequestId request_id, Request&& asked, KvPool& pool, const Tokenizer& tokenizer)
         : id(request_id),
           request(std::move(asked)),
           tokens(request.prompt),

@@ -8,7 +8,7 @@
 #include "base/rng.h"
 #include "core/accept.h"
 #include "kernels/kv_move/kv_move.h"
-#include "kv/pool.h"
+#include "kv/commit.h"
 
 namespace kd {
 

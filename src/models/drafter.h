@@ -8,13 +8,16 @@
 
 namespace kd {
 
-/// Rows of one session that were committed this round: prefill chunks and accepted paths. A first
-/// position of 0 starts a new session under this number.
+/// Rows of one session that were committed: prefill chunks, accepted paths, and prefixes found in
+/// the cache. A first position of 0 starts a new session under this number.
 struct IngestSegment {
     int32_t session = 0;
     int32_t first_position = 0;
     std::span<const int32_t> tokens;  // [rows]
     std::span<const int32_t> slots;   // [rows]
+    /// Another session computed these rows earlier. What the drafter itself keeps in these slots
+    /// is valid; of the target there are no features. Comes before the session's first draft.
+    bool reused = false;
 };
 
 /// One session that wants a draft.

@@ -77,6 +77,37 @@ TEST_F(EngineAbi, SamplesDrawWithFollowingSeeds) {
     }
 }
 
+TEST_F(EngineAbi, LaterPromptsStartFromTheCache) {
+    const kdtree_request request = request_of(kPrompt, 12);
+    const AbiDelta first = run_to_end(engine_.get(), submit(engine_.get(), request));
+    EXPECT_EQ(first->stats.reused_tokens, 0);
+    EXPECT_EQ(stats().slots_cached, 5 + 12 - 1);  // the last token's row was not computed
+    const AbiDelta second = run_to_end(engine_.get(), submit(engine_.get(), request));
+    EXPECT_EQ(second->stats.reused_tokens, 4);
+    EXPECT_EQ(ids_of(*second), ids_of(*first));
+    const kdtree_engine_stats now = stats();
+    EXPECT_EQ(now.slots_free + now.slots_used + now.slots_cached, now.slots_total);
+}
+
+TEST_F(EngineAbi, PoolSettingsArrive) {
+    kdtree_options options = tiny_options();
+    options.max_total_tokens = 100;
+    options.page_size = 16;
+    options.disable_radix_cache = 1;
+    const AbiEngine engine = create(options);
+    auto info = zeroed<kdtree_model_info>();
+    ASSERT_EQ(kdtree_engine_info(engine.get(), &info), KDTREE_OK);
+    EXPECT_EQ(info.max_total_tokens, 112);
+    for (int i = 0; i < 2; ++i) {
+        const kdtree_request request = request_of(kPrompt, 4);
+        EXPECT_EQ(run_to_end(engine.get(), submit(engine.get(), request))->stats.reused_tokens, 0);
+    }
+    auto now = zeroed<kdtree_engine_stats>();
+    ASSERT_EQ(kdtree_stats(engine.get(), &now), KDTREE_OK);
+    EXPECT_EQ(now.slots_cached, 0);
+    EXPECT_EQ(now.slots_free, 112);
+}
+
 TEST_F(EngineAbi, LogprobsCome) {
     kdtree_request request = request_of(kPrompt, 5);
     request.logprobs = 1;
@@ -290,6 +321,12 @@ TEST_F(EngineAbi, BadOptionsAreRefused) {
     expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.max_running_requests = -1; });
     expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.context_length = 1 << 20; });
     expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.reference_kernels = 2; });
+    expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.page_size = 8; });
+    expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.disable_radix_cache = -1; });
+    expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.kv_extent = -1; });
+    expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.kv_relocate = -1; });
+    expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.kv_evict_batch = 1.1; });
+    expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.kv_evict_batch = std::nan(""); });
     expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.drafter = KDTREE_DRAFTER_ORACLE; });
     expect_status(KDTREE_NOT_FOUND, [](kdtree_options& o) { o.model = "no\nsuch"; });
     EXPECT_EQ(std::strchr(kdtree_last_error(), '\n'), nullptr);
@@ -370,6 +407,8 @@ TEST_F(EngineAbi, CancelAndDrop) {
     EXPECT_GT(delta->id_count, 0);
     EXPECT_EQ(delta->id_count, delta->stats.tokens);
     const kdtree_engine_stats end = stats();
+    EXPECT_GT(end.slots_cached, 0);
+    EXPECT_EQ(end.slots_free + end.slots_cached, end.slots_total);
     EXPECT_EQ(end.aborted, 2);
     EXPECT_EQ(end.dropped, 1);
     EXPECT_EQ(end.unfinished, 0);

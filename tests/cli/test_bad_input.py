@@ -23,6 +23,8 @@ class Arguments(CliTest):
             ("--max-tokens", "-3"), ("--context-length", "0"), ("--threads", "0"),
             ("--threads", "2000"), ("--temperature", "warm"), ("--top-k", "99999999999"),
             ("--seed", "-1"), ("--seed", "99999999999999999999"), ("--seed", "1.5"),
+            ("--page-size", "8"), ("--page-size", "two"), ("--kv-extent", "-1"), ("--kv-headroom", "x"),
+            ("--kv-evict-batch", "1.5"), ("--kv-relocate", "-5"),
         ]:
             with self.subTest(flag=flag, value=value):
                 self.refused("run", flag, value, "hi", naming=value)

@@ -8,6 +8,7 @@ from cli_support import CliTest, main, needs_model
 PROMPTS = [{"id": "a", "turns": ["Repeat after me: one two three one two three"]},
            {"id": "b", "turns": ["Why is the sky blue?", "And at night?"]}]
 SPREAD = ("seconds", "prefill_s", "tokens_per_s", "acceptance_length", "mean_nodes", "ms_per_round")
+KV_POOL = {"runs_per_session", "mean_run", "contiguous_tiles", "free_runs"}
 PHASES = {"draft", "tree", "verify", "accept", "commit", "other"}
 
 
@@ -43,6 +44,8 @@ class BenchTest(CliTest):
             self.assertIsInstance(run["rounds"], int)
             self.assertEqual(set(run["phases_ms"]), PHASES)
             self.assertTrue(all(isinstance(ms, float) for ms in run["phases_ms"].values()))
+            self.assertEqual(set(run["kv_pool"]), KV_POOL)
+            self.assertEqual(run["kv_pool"]["runs_per_session"], 1)
             self.assertIn(run["mode"], table)
         self.assertTrue(8 < runs[0]["tokens"] <= 16)
         self.assertEqual((runs[0]["rounds"], runs[0]["identical_to_plain"]),

@@ -75,6 +75,19 @@ class FromAPipe(CliTest):
                       "of 8192 tokens used by 2 messages", "the conversation is empty"):
             self.assertIn(words, err)
 
+    def test_turns_start_behind_the_last_one(self):
+        turns = f"{PROMPT}\n/stats\nAnd once more.\n/stats\n"
+        out, err = self.chat(turns)
+        reused = [int(tokens) for tokens in re.findall(r"(\d+) of them from the cache", err)]
+        read = [int(tokens) for tokens in re.findall(r"prompt +(\d+) tokens", err)]
+        self.assertEqual((len(reused), reused[0]), (2, 0))
+        self.assertTrue(read[0] < reused[1] < read[1], err)
+        without, err = self.chat(turns, *FEW, "--disable-radix-cache")
+        self.assertEqual(out, without)
+        self.assertEqual(err.count("0 of them from the cache"), 2)
+        paged, _ = self.chat(turns, *FEW, "--page-size", 16, "--kv-relocate", 64)
+        self.assertEqual(paged, out)
+
     def test_system_message(self):
         system = "Answer in French."
         answer = self.single(rendered(PROMPT, system=system), "--raw")

@@ -61,15 +61,23 @@ class RunTest(CliTest):
         code, _, err = self.kdtree("run", *FEW, "--stats", "--stats-json", "stats.json", PROMPT)
         self.assertEqual(code, 0, err)
         stats = json.loads((self.folder / "stats.json").read_text())
-        kinds = {"prompt_tokens": int, "prefill_s": float, "tokens": int, "seconds": float,
-                 "tokens_per_s": float, "rounds": int, "acceptance_length": float,
-                 "mean_nodes": float, "finish_reason": str}
+        kinds = {"prompt_tokens": int, "reused_tokens": int, "prefill_s": float, "tokens": int,
+                 "seconds": float, "tokens_per_s": float, "rounds": int,
+                 "acceptance_length": float, "mean_nodes": float, "kv_pool": dict,
+                 "finish_reason": str}
         self.assertEqual({key: type(value) for key, value in stats.items()}, kinds)
+        self.assertEqual(stats["reused_tokens"], 0)
+        # One session in a pool of its own lies in one piece.
+        pool = stats["kv_pool"]
+        self.assertEqual((pool["runs_per_session"], pool["contiguous_tiles"], pool["free_runs"]),
+                         (1, 1, 1))
+        self.assertGreater(pool["mean_run"], 20)
         self.assertLessEqual(stats["tokens"], 24)
         self.assertAlmostEqual(stats["acceptance_length"], stats["tokens"] / stats["rounds"])
         self.assertTrue(1 <= stats["mean_nodes"] <= 6)
         text = err.decode()
-        for word in ("prompt", "answer", "rounds", "acceptance length", "ms a round"):
+        for word in ("0 of them from the cache", "answer", "rounds", "acceptance length",
+                     "ms a round", "1.0 runs a session", "100 % contiguous tiles"):
             self.assertIn(word, text)
         self.answer("--max-tokens", 3, *FEW[:2], "--stats-json", "stats.json", PROMPT)
         stats = json.loads((self.folder / "stats.json").read_text())

@@ -251,7 +251,8 @@ class ConfigFile(CliTest):
 class Settings(CliTest):
     def test_verbose_prints_each_setting_once(self):
         config = self.write("run.toml", 'threads = 1\nkernels = "fast"\nmax-tokens = 2\n'
-                            'speculative-num-draft-tokens = 4\ntemperature = 0\nraw = true\n')
+                            'speculative-num-draft-tokens = 4\ntemperature = 0\nraw = true\n'
+                            'page-size = 16\ndisable-radix-cache = true\nkv-evict-batch = 0.25\n')
         code, out, err = self.kdtree("run", "--config", config, "--verbose", "--context-length", 64,
                                      "--min-p", 0.1, "--logit-bias", "9=-inf", "Once upon")
         self.assertEqual(code, 0, err)
@@ -264,6 +265,10 @@ class Settings(CliTest):
         self.assertEqual((settings["max_tokens"], settings["temperature"]), ("2", "0"))
         self.assertEqual((settings["min_p"], settings["logit_bias"]), ("0.1", '["9=-inf"]'))
         self.assertEqual(settings["kernels"], '"fast"')
+        self.assertEqual((settings["page_size"], settings["disable_radix_cache"]), ("16", "true"))
+        self.assertEqual((settings["kv_extent"], settings["kv_headroom"],
+                          settings["kv_evict_batch"], settings["kv_relocate"]),
+                         ("64", "1024", "0.25", "0"))
         self.assertEqual(settings["speculative_algorithm"], '"ngram"')
         self.assertTrue(settings["model"].endswith(f'{MODEL.name}"'), settings)
         self.assertEqual(out, self.answer("--max-tokens", 2, "--raw", "--logit-bias", "9=-inf",

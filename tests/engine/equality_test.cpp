@@ -42,18 +42,26 @@ std::unique_ptr<Engine> make_engine(Config config, const std::string& drafter, i
 
 constexpr const char* kDrafters[] = {"ngram", "oracle-good", "oracle-poor", "nonsense"};
 
+/// A pool that is too small for eight sessions, with rows that move between all rounds.
+struct SmallPool {
+    int32_t page_size = 0;  // 0: roomy pools, without a cache
+    int32_t tokens = 0;
+};
+
 struct Grid {
     std::string model;
     std::vector<std::vector<int32_t>> prompts;  // spread over the cells
     size_t prompts_a_cell = 0;                  // at most eight
     int32_t max_tokens = 0;
     int32_t context_length = 0;
+    SmallPool pool = {};
 };
 
 /// Plain decoding of every prompt, one session at a time.
 std::vector<std::vector<int32_t>> plain_texts(const Grid& grid) {
     Config config{.model = grid.model, .context_length = grid.context_length};
     config.speculative_algorithm = SpeculativeAlgorithm::none;
+    config.radix_cache = false;
     Engine engine(config);
     std::vector<std::vector<int32_t>> texts;
     for (const std::vector<int32_t>& prompt : grid.prompts) {
@@ -66,6 +74,9 @@ std::vector<std::vector<int32_t>> plain_texts(const Grid& grid) {
 struct Tally {
     int64_t tokens = 0;
     int64_t rounds = 0;
+    KvPoolTotals pool;
+    int32_t retracted = 0;
+    int32_t reused_inside_pages = 0;  // sessions whose cached prefix was no number of whole pages
 };
 
 /// Runs T x drafter x {1, 8 sessions}, each cell on its own slice of the prompts, alternating trees
@@ -80,6 +91,12 @@ std::map<std::string, Tally> expect_equal_on_grid(const Grid& grid, int32_t voca
                           .context_length = grid.context_length,
                           .max_running_requests = sessions};
             config.chunked_prefill_size = 48;  // several chunks a prompt, mixed with trees
+            config.radix_cache = grid.pool.page_size > 0;
+            if (config.radix_cache) {
+                config.page_size = grid.pool.page_size;
+                config.max_total_tokens = grid.pool.tokens;
+                config.kv_relocate = 64;
+            }
             const std::unique_ptr<Engine> engine = make_engine(config, drafter, vocabulary);
             for (const int32_t nodes : kNodeCounts) {
                 std::vector<Request> requests;
@@ -99,12 +116,21 @@ std::map<std::string, Tally> expect_equal_on_grid(const Grid& grid, int32_t voca
                     EXPECT_EQ(outputs[i].ids, expected[indices[i]])
                         << drafter << ", " << sessions << " sessions, T = " << nodes << ", prompt "
                         << indices[i];
+                    Tally& tally = tallies[drafter];
+                    const SessionStats& stats = outputs[i].stats;
+                    tally.retracted += stats.retracted;
+                    tally.reused_inside_pages +=
+                        stats.reused_tokens % config.page_size != 0 ? 1 : 0;
                     if (nodes == 32) {
-                        tallies[drafter].tokens += outputs[i].stats.tokens;
-                        tallies[drafter].rounds += outputs[i].stats.rounds;
+                        tally.tokens += stats.tokens;
+                        tally.rounds += stats.rounds;
                     }
                 }
             }
+            KvPoolTotals& pool = tallies[drafter].pool;
+            pool.reused += engine->pool().totals().reused;
+            pool.evicted += engine->pool().totals().evicted;
+            pool.moved += engine->pool().totals().moved;
         }
     }
     return tallies;
@@ -127,6 +153,28 @@ TEST(GreedyEquality, TinyModelOnTheWholeGrid) {
     EXPECT_LT(length("oracle-poor"), length("oracle-good"));
     EXPECT_GE(length("ngram"), 1.0);
     EXPECT_LT(length("nonsense"), 1.6);
+}
+
+TEST(GreedyEquality, SharedPrefixesInSmallPools) {
+    for (const SmallPool pool : {SmallPool{1, 420}, SmallPool{16, 480}}) {
+        SCOPED_TRACE(pool.page_size);
+        const Grid grid = {.model = tiny_model_path(),
+                           .prompts = sharing_prompts(120, 60, 320, 7),
+                           .prompts_a_cell = 8,
+                           .max_tokens = 40,
+                           .context_length = 256,
+                           .pool = pool};
+        for (const auto& [drafter, tally] : expect_equal_on_grid(grid, 320)) {
+            SCOPED_TRACE(drafter);
+            EXPECT_GT(tally.pool.reused, 1000);
+            EXPECT_GT(tally.pool.evicted, 1000);
+            EXPECT_GT(tally.pool.moved, 100);
+            EXPECT_GT(tally.retracted, 0);
+            if (pool.page_size > 1) {
+                EXPECT_GT(tally.reused_inside_pages, 0);
+            }
+        }
+    }
 }
 
 /// Chat prompts of mixed kinds: questions, code, lists, other languages, digits, white space.

@@ -285,8 +285,9 @@ void Caller::look() {
     kdtree_engine_stats stats = {};
     set_size(stats);
     if (ok(kdtree_stats(engine(), maybe(&stats)))) {
-        KD_CHECK(stats.slots_free + stats.slots_used == stats.slots_total, "{} + {} of {} slots",
-                 stats.slots_free, stats.slots_used, stats.slots_total);
+        KD_CHECK(stats.slots_free + stats.slots_used + stats.slots_cached == stats.slots_total,
+                 "{} + {} + {} of {} slots", stats.slots_free, stats.slots_used, stats.slots_cached,
+                 stats.slots_total);
     }
 }
 
@@ -434,8 +435,8 @@ void Caller::settle() {
     KD_CHECK(stats.running == 0 && stats.unfinished == 0 && stats.unpolled == 0,
              "{} running, {} unfinished, {} unpolled", stats.running, stats.unfinished,
              stats.unpolled);
-    KD_CHECK(stats.slots_used == 0 && stats.slots_free == stats.slots_total, "{} slots in use",
-             stats.slots_used);
+    KD_CHECK(stats.slots_used == 0 && stats.slots_free + stats.slots_cached == stats.slots_total,
+             "{} slots in use", stats.slots_used);
     KD_CHECK(stats.submitted == stats.finished + stats.aborted + stats.failed + stats.dropped,
              "{} submitted, {} + {} + {} + {} ended", stats.submitted, stats.finished,
              stats.aborted, stats.failed, stats.dropped);

@@ -68,6 +68,33 @@ kdt_status kdt_kv_move(const kdt_kv_move_params* params, kdt_stream stream) {
     seen.move = *params;
     return done(6, stream);
 }
+kdt_status kdt_pool_create(const kdt_pool_options* o, kdt_pool** pool) {
+    (void)o, (void)pool;
+    return KDT_UNSUPPORTED;
+}
+void kdt_pool_destroy(kdt_pool* pool) { (void)pool; }
+kdt_status kdt_pool_allocate(kdt_pool* pool, int32_t count, int32_t* pages) {
+    (void)pool, (void)count, (void)pages;
+    return KDT_UNSUPPORTED;
+}
+kdt_status kdt_pool_extend(kdt_pool* pool, int32_t last, int32_t count, int32_t* pages) {
+    (void)last;
+    return kdt_pool_allocate(pool, count, pages);
+}
+kdt_status kdt_pool_extend_batch(kdt_pool* pool, int32_t requests, const int32_t* counts,
+                                 const int32_t* lasts, int32_t* pages, int64_t capacity,
+                                 int64_t* offsets) {
+    (void)counts, (void)lasts, (void)capacity, (void)offsets;
+    return kdt_pool_allocate(pool, requests, pages);
+}
+kdt_status kdt_pool_free(kdt_pool* pool, const int32_t* pages, int64_t count) {
+    (void)pool, (void)pages, (void)count;
+    return KDT_UNSUPPORTED;
+}
+kdt_status kdt_pool_read_stats(const kdt_pool* pool, kdt_pool_stats* stats) {
+    (void)pool, (void)stats;
+    return KDT_UNSUPPORTED;
+}
 """
 
 

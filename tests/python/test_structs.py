@@ -14,6 +14,8 @@ STRUCTS = {
     "kdt_attn_gqa_tensors": _structs.CGqaTensors,
     "kdt_rope_append_params": _structs.CRopeAppend,
     "kdt_kv_move_params": _structs.CKvMove,
+    "kdt_pool_options": _structs.CPoolOptions,
+    "kdt_pool_stats": _structs.CPoolStats,
 }
 VALUES = {
     "KDT_KERNELS_ABI": _structs.ABI,
@@ -21,6 +23,7 @@ VALUES = {
     "KDT_INVALID": _structs.Status.INVALID,
     "KDT_UNSUPPORTED": _structs.Status.UNSUPPORTED,
     "KDT_CUDA_ERROR": _structs.Status.CUDA_ERROR,
+    "KDT_SHORT": _structs.Status.SHORT,
     "KDT_ATTN_MLA": _structs.AttnKind.MLA,
     "KDT_ATTN_GQA": _structs.AttnKind.GQA,
     "KDT_KV_BF16": _structs.KvFormat.BF16,
@@ -33,6 +36,9 @@ VALUES = {
     "KDT_PATH_MMA_SYNC": _structs.AttnPath.MMA_SYNC,
     "KDT_ROPE_ADJACENT": _structs.RopePairing.ADJACENT,
     "KDT_ROPE_HALF": _structs.RopePairing.HALF,
+    "KDT_POOL_UNSORTED": _structs.PoolPlacement.UNSORTED,
+    "KDT_POOL_SORTED": _structs.PoolPlacement.SORTED,
+    "KDT_POOL_BEST_FIT": _structs.PoolPlacement.BEST_FIT,
 }
 
 

@@ -140,6 +140,26 @@ std::vector<std::vector<int32_t>> random_prompts(int32_t count, int32_t max_toke
     return prompts;
 }
 
+std::vector<std::vector<int32_t>> sharing_prompts(int32_t count, int32_t max_tokens,
+                                                  int32_t vocabulary, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<std::vector<int32_t>> beginnings(4);
+    for (std::vector<int32_t>& each : beginnings) {
+        for (size_t tokens = 20 + random() % 31; tokens > 0; --tokens) {
+            each.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(vocabulary)));
+        }
+    }
+    std::vector<std::vector<int32_t>> prompts =
+        random_prompts(count, max_tokens, vocabulary, seed + 1);
+    for (std::vector<int32_t>& prompt : prompts) {
+        const std::vector<int32_t>& beginning = beginnings[random() % beginnings.size()];
+        const size_t tokens = random() % 3 == 0 ? random() % beginning.size() : beginning.size();
+        prompt.insert(prompt.begin(), beginning.begin(),
+                      beginning.begin() + static_cast<ptrdiff_t>(tokens));
+    }
+    return prompts;
+}
+
 std::string write_temporary(const std::string& name, const std::string& text) {
     std::string path = temporary_folder().file(name);
     std::ofstream(path) << text;

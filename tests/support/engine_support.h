@@ -62,6 +62,10 @@ void expect_same_logprobs(const std::vector<PositionLogprobs>& actual,
 std::vector<std::vector<int32_t>> random_prompts(int32_t count, int32_t max_tokens,
                                                  int32_t vocabulary, uint32_t seed);
 
+/// The same behind one of four common beginnings of 20 to 50 tokens, or behind a piece of one.
+std::vector<std::vector<int32_t>> sharing_prompts(int32_t count, int32_t max_tokens,
+                                                  int32_t vocabulary, uint32_t seed);
+
 /// Writes `text` to a new file in the temporary folder and returns its path.
 std::string write_temporary(const std::string& name, const std::string& text);
 

@@ -113,6 +113,12 @@ Config config_of(const kdtree_options& options) {
     take(config.chunked_prefill_size, options.chunked_prefill_size);
     take(config.max_draft_tokens, options.max_draft_tokens);
     config.reference_kernels = flag_of("options.reference_kernels", options.reference_kernels);
+    take(config.page_size, options.page_size);
+    config.radix_cache = !flag_of("options.disable_radix_cache", options.disable_radix_cache);
+    take(config.kv_extent, options.kv_extent);
+    take(config.kv_headroom, options.kv_headroom);
+    take(config.kv_relocate, options.kv_relocate);
+    if (options.kv_evict_batch != 0) config.kv_evict_batch = options.kv_evict_batch;
     return config;
 }
 

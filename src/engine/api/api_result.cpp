@@ -66,7 +66,7 @@ kdtree_request_stats request_stats_of(const SessionStats& stats) {
             .rounds = stats.rounds,
             .nodes = stats.nodes,
             .retracted = stats.retracted,
-            .reserved = 0,
+            .reused_tokens = stats.reused_tokens,
             .prefill_s = stats.prefill_s,
             .decode_s = stats.decode_s};
 }
@@ -117,7 +117,7 @@ kdtree_round_stats round_stats_of(const RoundStats& stats) {
             .prefill_rows = stats.prefill_rows,
             .nodes = stats.nodes,
             .emitted = stats.emitted,
-            .reserved = 0,
+            .reused_rows = stats.reused_rows,
             .draft_s = stats.draft_s,
             .tree_s = stats.tree_s,
             .verify_s = stats.verify_s,

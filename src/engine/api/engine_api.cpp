@@ -268,6 +268,8 @@ kdtree_status kdtree_stats(const kdtree_engine* engine, kdtree_engine_stats* sta
                   .slots_total = now.slots_total,
                   .slots_used = now.slots_used,
                   .slots_free = now.slots_free,
+                  .slots_cached = now.slots_cached,
+                  .reserved = 0,
                   .submitted = now.submitted,
                   .unfinished = now.unfinished,
                   .finished = now.finished,

@@ -1,0 +1,125 @@
+// The slots of a session: what it takes from the prefix index and leaves there, what it grows by
+// and gives up, and where its rows move to.
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/engine.h"
+#include "kernels/kv_move/kv_move.h"
+#include "kv/relocation.h"
+
+namespace kd {
+
+/// The tokens whose rows a session may take from the cache. Node 0 of its tree computes the last
+/// one's; a request that only reads its prompt keeps one to have a round in which it ends.
+std::span<const int32_t> Engine::reusable_tokens(const Session& session) const {
+    const Request& request = session.request;
+    const bool scoring =
+        request.prompt_logprobs >= 0 && session.scored < session.stats.prompt_tokens;
+    const size_t computed = request.prompt_only ? 2 : 1;
+    if (scoring || session.tokens.size() <= computed) return {};
+    return std::span(session.tokens).first(session.tokens.size() - computed);
+}
+
+/// Tokens of the session's cached prefix that running sessions keep there anyway: whatever space
+/// is still available, it needs none of that for them.
+int32_t Engine::locked_prefix(const Session& session) const {
+    const PrefixIndex& index = pool_->index();
+    const PrefixIndex::Match match = index.find(reusable_tokens(session));
+    int32_t pages = match.pages;
+    auto in_node = match.in_node;
+    for (PrefixIndex::NodeId id = match.node; id != PrefixIndex::kRoot;) {
+        const PrefixIndex::Node& node = index.node(id);
+        if (node.locks > 0) break;  // so are all before it
+        pages -= in_node;
+        id = node.parent;
+        in_node = static_cast<int32_t>(index.node(id).pages.size());
+    }
+    return pages * pool_->page_size();
+}
+
+/// Lets the session start, or go on, behind its longest cached prefix if that is longer than what
+/// it has itself.
+void Engine::reuse_prefix(Session& session) {
+    const std::span<const int32_t> tokens = reusable_tokens(session);
+    if (pool_->cached_prefix(tokens) <= session.committed) return;
+    session.table.clear();
+    copies_.from.clear();
+    copies_.to.clear();
+    const int32_t reused = pool_->reuse(session.table, tokens, copies_);
+    if (!copies_.from.empty()) kv_move({.kv = kv_, .moves = copies_.view()}, stream_);
+    reused_rows_ += std::max(reused - session.committed, 0);
+    session.committed = reused;
+    if (session.stats.retracted == 0) session.stats.reused_tokens = reused;
+    if (drafter_ == nullptr || reused == 0) return;
+    const auto rows = static_cast<size_t>(reused);
+    const IngestSegment segment = {.session = session.number,
+                                   .tokens = tokens.first(rows),
+                                   .slots = session.table.slots().first(rows),
+                                   .reused = true};
+    drafter_->ingest({&segment, 1});
+}
+
+/// Leaves the rows that the session has to whoever comes with the same beginning.
+void Engine::publish(Session& session) {
+    // Behind a stop token that was accepted there may be rows of tokens that nobody was given.
+    const auto rows = std::min(static_cast<size_t>(session.committed), session.tokens.size());
+    pool_->publish(session.table, std::span(session.tokens).first(rows));
+}
+
+/// Slots for positions up to `need`, and up to `want` where there is space; taken from sessions
+/// admitted later if the pool is short. The session admitted first always succeeds: the pool holds
+/// its limit, nobody else holds a page then, and what the index keeps for nobody may go.
+bool Engine::reserve(Session& session, int32_t need, int32_t want) {
+    while (!pool_->extend(session.table, need, want)) {
+        Session* youngest = nullptr;
+        for (Session* each : running_) {
+            if (each != nullptr && each->admission > session.admission &&
+                (youngest == nullptr || each->admission > youngest->admission)) {
+                youngest = each;
+            }
+        }
+        if (youngest == nullptr) return false;
+        retract(*youngest);
+    }
+    return true;
+}
+
+void Engine::retract(Session& session) {
+    publish(session);  // what is left of it when the session comes back need not be computed anew
+    session.table.clear();
+    session.committed = 0;
+    session.stats.retracted += 1;
+    running_[static_cast<size_t>(session.number)] = nullptr;
+    session.number = -1;
+    waiting_.push_front(&session);
+}
+
+int32_t Engine::relocate(int32_t max_tokens) {
+    const PageMoves moves = plan_moves(*pool_, max_tokens / pool_->page_size());
+    const SlotCopies copies = slots_of(moves, pool_->page_size());
+    if (copies.from.empty()) return 0;
+    kv_move({.kv = kv_, .moves = copies.view()}, stream_);
+    pool_->rename(moves.from, moves.to);
+    return static_cast<int32_t>(copies.from.size());
+}
+
+void Engine::check_books() const {
+    pool_->check_books();
+    KD_CHECK(pool_->tables().size() == sessions_.size(), "{} tables of {} sessions",
+             pool_->tables().size(), sessions_.size());
+    for (const auto& [id, session] : sessions_) {
+        KD_CHECK(session->number >= 0 || session->table.tokens() == 0,
+                 "request {} does not run and holds {} slots", id, session->table.tokens());
+        KD_CHECK(session->finish == FinishReason::none || session->number < 0,
+                 "request {} is finished and runs", id);
+        KD_CHECK(session->committed <= session->table.tokens(), "request {}: {} rows, {} slots", id,
+                 session->committed, session->table.tokens());
+        // Every emitted token but the last has its row, once the prompt is in.
+        KD_CHECK(session->number < 0 || session->prefilling() ||
+                     session->committed + 1 == static_cast<int32_t>(session->tokens.size()),
+                 "request {}: {} rows for {} tokens", id, session->committed,
+                 session->tokens.size());
+    }
+}
+
+}  // namespace kd
