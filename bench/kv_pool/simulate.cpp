@@ -243,12 +243,14 @@ void Simulation::plan() {
     int32_t rows_left = settings_.chunk;
     for (size_t place = 0; place < running_.size(); ++place) {
         Running& running = *running_[place];
+        const int32_t prompt = load_.sessions[static_cast<size_t>(running.session)].prompt;
+        const int32_t want =
+            std::min(std::max(running.tokens, prompt + headroom) - 1, pool_.total());
         running.prefill_rows = 0;
         running.decode_rows = 0;
         if (running.prefilling()) {
             const int32_t missing = running.tokens - 1 - running.committed;
             const int32_t rows = std::min(missing, rows_left);
-            const int32_t want = std::min(running.tokens - 1 + headroom, pool_.total());
             if (rows == 0 || !reserve(place, running.committed + rows, want)) continue;
             running.prefill_rows = rows;
             rows_left -= rows;
@@ -262,7 +264,7 @@ void Simulation::plan() {
             depth = std::clamp(reach, 0, depth);
         }
         const int32_t need = running.committed + depth + 1;
-        if (!reserve(place, need, need)) continue;
+        if (!reserve(place, need, want)) continue;
         running.decode_rows = depth + 1;
     }
 }

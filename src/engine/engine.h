@@ -91,7 +91,7 @@ class Engine {
     int32_t locked_prefix(const Session& session) const;
     void reuse_prefix(Session& session);
     void publish(Session& session);
-    bool reserve(Session& session, int32_t need, int32_t want);
+    bool reserve(Session& session, int32_t need);
     void retract(Session& session);
     void apply(const RoundStats& stats);
     void emit(Session& session, std::span<const int32_t> emitted, const LogprobsView& logprobs);

@@ -40,11 +40,7 @@ void Engine::admit() {
 void Engine::plan_prefill(Session& session, int32_t& rows_left) {
     const int32_t missing = static_cast<int32_t>(session.tokens.size()) - 1 - session.committed;
     const int32_t rows = std::min(missing, rows_left);
-    const int32_t headroom =
-        headroom_of(pool_->total(), config_.max_running_requests, config_.kv_headroom);
-    const int32_t want =
-        std::min(static_cast<int32_t>(session.tokens.size()) + headroom, token_limit(session));
-    if (rows == 0 || !reserve(session, session.committed + rows, want)) return;
+    if (rows == 0 || !reserve(session, session.committed + rows)) return;
     rows_left -= rows;
     // Row r of the chunk scores the prompt's token behind it, unless that happened before a
     // retraction. The answer's tokens were scored when they were emitted.
@@ -79,7 +75,7 @@ void Engine::plan_decode(Session& session) {
         max_depth = std::clamp(within_reach, 0, max_depth);
     }
     const int32_t need = session.committed + max_depth + 1;
-    if (!reserve(session, need, need)) return;
+    if (!reserve(session, need)) return;
     const Request& request = session.request;
     if (session.counts.empty() && has_penalties(request.sampling)) {
         // The prompt's tokens matter to the repetition penalty alone.

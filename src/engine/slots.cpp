@@ -66,10 +66,16 @@ void Engine::publish(Session& session) {
     pool_->publish(session.table, std::span(session.tokens).first(rows));
 }
 
-/// Slots for positions up to `need`, and up to `want` where there is space; taken from sessions
-/// admitted later if the pool is short. The session admitted first always succeeds: the pool holds
-/// its limit, nobody else holds a page then, and what the index keeps for nobody may go.
-bool Engine::reserve(Session& session, int32_t need, int32_t want) {
+/// Slots for positions up to `need`, and where there is space for all there is to read and
+/// the prompt's head-room; taken from sessions admitted later if the pool is short. The session
+/// admitted first always succeeds: the pool holds its limit, nobody else holds a page then, and
+/// what the index keeps for nobody may go.
+bool Engine::reserve(Session& session, int32_t need) {
+    const int32_t headroom =
+        headroom_of(pool_->total(), config_.max_running_requests, config_.kv_headroom);
+    const int32_t want = std::min(std::max(static_cast<int32_t>(session.tokens.size()),
+                                           session.stats.prompt_tokens + headroom),
+                                  token_limit(session));
     while (!pool_->extend(session.table, need, want)) {
         Session* youngest = nullptr;
         for (Session* each : running_) {
