@@ -161,7 +161,10 @@ def main(arguments: list[str]) -> int:
         if report.get("schema") != 1:
             raise ValueError(f"schema {report.get('schema')}, 1 is needed")
         svg = plot(report, options.page, options.evict_batch, options.concurrency)
-        (options.out or options.report.with_suffix(".svg")).write_text(svg)
+        out = options.out or options.report.with_suffix(".svg")
+        if out == options.report:
+            raise ValueError(f"{out} is the report itself")
+        out.write_text(svg)
     except (OSError, ValueError) as error:
         print(f"error: {options.report}: {error}", file=sys.stderr)
         return 1

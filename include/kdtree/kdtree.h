@@ -94,7 +94,7 @@ typedef struct kdtree_options {
     int32_t kv_extent;            /* slots of a request are taken by so many; 1: as needed; 0: 64 */
     int32_t kv_headroom;   /* most slots taken behind a prompt for its answer; 0: 1024; 1: one */
     int32_t kv_relocate;   /* rows moved between two rounds at most; 0: none */
-    double kv_evict_batch; /* share of the cache evicted at once; 0: 0.1 */
+    double kv_evict_batch; /* share of the cache evicted at once; 0: 0.1; 1e-9: what is short */
 } kdtree_options;
 
 /* Loads model and drafter. *engine is NULL after a failure. options NULL: all defaults. */

@@ -272,7 +272,7 @@ typedef struct kdt_pool_options {
                           SGLang, whose padding writes to slot 0 */
 } kdt_pool_options;
 
-/* `pool`: KDT_SHORT and no pool if there is not enough host memory. */
+/* *pool is NULL after a failure; KDT_SHORT: there is not enough host memory. */
 KDT_API kdt_status kdt_pool_create(const kdt_pool_options* options, kdt_pool** pool);
 /* NULL: nothing happens. */
 KDT_API void kdt_pool_destroy(kdt_pool* pool);

@@ -88,7 +88,6 @@ class Engine {
     void plan_prefill(Session& session, int32_t& rows_left);
     void plan_decode(Session& session);
     std::span<const int32_t> reusable_tokens(const Session& session) const;
-    int32_t locked_prefix(const Session& session) const;
     void reuse_prefix(Session& session);
     void publish(Session& session);
     bool reserve(Session& session, int32_t need);

@@ -29,7 +29,9 @@ void Engine::admit() {
         }
         // Whoever would be retracted at once had better wait; somebody must run.
         const auto tokens = static_cast<int32_t>(session.tokens.size());
-        if (running() > 0 && pool_->available() + locked_prefix(session) <= tokens) return;
+        if (running() > 0 &&
+            pool_->available() + pool_->locked_prefix(reusable_tokens(session)) <= tokens)
+            return;
         waiting_.pop_front();
         session.number = static_cast<int32_t>(number);
         session.admission = next_admission_++;
@@ -71,8 +73,10 @@ void Engine::plan_decode(Session& session) {
         const int32_t nodes = wish.nodes > 0 ? wish.nodes : limits.nodes;
         max_depth = std::min({token_limit(session) - tokens - 1, nodes - 1, limits.depth_capacity});
         // Drafts take what nobody needs; only the row of the root may push others out.
-        const int32_t within_reach = pool_->reach(session.table) - session.committed - 1;
-        max_depth = std::clamp(within_reach, 0, max_depth);
+        if (session.committed + max_depth + 1 > session.table.tokens()) {
+            const int32_t within_reach = pool_->reach(session.table) - session.committed - 1;
+            max_depth = std::clamp(within_reach, 0, max_depth);
+        }
     }
     const int32_t need = session.committed + max_depth + 1;
     if (!reserve(session, need)) return;

@@ -20,23 +20,6 @@ std::span<const int32_t> Engine::reusable_tokens(const Session& session) const {
     return std::span(session.tokens).first(session.tokens.size() - computed);
 }
 
-/// Tokens of the session's cached prefix that running sessions keep there anyway: whatever space
-/// is still available, it needs none of that for them.
-int32_t Engine::locked_prefix(const Session& session) const {
-    const PrefixIndex& index = pool_->index();
-    const PrefixIndex::Match match = index.find(reusable_tokens(session));
-    int32_t pages = match.pages;
-    auto in_node = match.in_node;
-    for (PrefixIndex::NodeId id = match.node; id != PrefixIndex::kRoot;) {
-        const PrefixIndex::Node& node = index.node(id);
-        if (node.locks > 0) break;  // so are all before it
-        pages -= in_node;
-        id = node.parent;
-        in_node = static_cast<int32_t>(index.node(id).pages.size());
-    }
-    return pages * pool_->page_size();
-}
-
 /// Lets the session start, or go on, behind its longest cached prefix if that is longer than what
 /// it has itself.
 void Engine::reuse_prefix(Session& session) {
@@ -47,9 +30,10 @@ void Engine::reuse_prefix(Session& session) {
     copies_.to.clear();
     const int32_t reused = pool_->reuse(session.table, tokens, copies_);
     if (!copies_.from.empty()) kv_move({.kv = kv_, .moves = copies_.view()}, stream_);
-    reused_rows_ += std::max(reused - session.committed, 0);
+    const int32_t found = std::max(reused - session.committed, 0);
+    reused_rows_ += found;
+    if (session.stats.retracted == 0) session.stats.reused_tokens += found;
     session.committed = reused;
-    if (session.stats.retracted == 0) session.stats.reused_tokens = reused;
     if (drafter_ == nullptr || reused == 0) return;
     const auto rows = static_cast<size_t>(reused);
     const IngestSegment segment = {.session = session.number,
@@ -101,8 +85,9 @@ void Engine::retract(Session& session) {
 }
 
 int32_t Engine::relocate(int32_t max_tokens) {
-    const PageMoves moves = plan_moves(*pool_, max_tokens / pool_->page_size());
-    const SlotCopies copies = slots_of(moves, pool_->page_size());
+    const int32_t page_size = pool_->page_size();
+    const PageMoves moves = plan_moves(*pool_, (max_tokens + page_size - 1) / page_size);
+    const SlotCopies copies = slots_of(moves, page_size);
     if (copies.from.empty()) return 0;
     kv_move({.kv = kv_, .moves = copies.view()}, stream_);
     pool_->rename(moves.from, moves.to);
@@ -111,9 +96,9 @@ int32_t Engine::relocate(int32_t max_tokens) {
 
 void Engine::check_books() const {
     pool_->check_books();
-    KD_CHECK(pool_->tables().size() == sessions_.size(), "{} tables of {} sessions",
-             pool_->tables().size(), sessions_.size());
+    size_t tables = 0;
     for (const auto& [id, session] : sessions_) {
+        tables += session->table.tokens() > 0 ? 1 : 0;
         KD_CHECK(session->number >= 0 || session->table.tokens() == 0,
                  "request {} does not run and holds {} slots", id, session->table.tokens());
         KD_CHECK(session->finish == FinishReason::none || session->number < 0,
@@ -126,6 +111,8 @@ void Engine::check_books() const {
                  "request {}: {} rows for {} tokens", id, session->committed,
                  session->tokens.size());
     }
+    KD_CHECK(pool_->tables().size() == tables, "{} tables, {} of sessions", pool_->tables().size(),
+             tables);
 }
 
 }  // namespace kd

@@ -53,13 +53,29 @@ int32_t KvPool::unneeded_pages(const PageTable& table) const {
 }
 
 int32_t KvPool::available() const {
-    int32_t pages = free_.count() + index_.evictable();
-    for (const PageTable* table : tables_) pages += unneeded_pages(*table);
-    return pages * page_size();
+    return available_pages(nullptr) * page_size();
 }
 
 int32_t KvPool::reach(const PageTable& table) const {
-    return table.tokens() + available() - unneeded_pages(table) * page_size();
+    return (static_cast<int32_t>(table.pages_.size()) + available_pages(&table)) * page_size();
+}
+
+/// But for what one of the tables has itself.
+int32_t KvPool::available_pages(const PageTable* but) const {
+    int32_t pages = free_.count() + index_.evictable();
+    for (const PageTable* table : tables_) pages += table == but ? 0 : unneeded_pages(*table);
+    return pages;
+}
+
+void KvPool::list(PageTable& table) {
+    table.place_ = tables_.size();
+    tables_.push_back(&table);
+}
+
+void KvPool::unlist(PageTable& table) {
+    tables_[table.place_] = tables_.back();
+    tables_[table.place_]->place_ = table.place_;
+    tables_.pop_back();
 }
 
 bool KvPool::extend(PageTable& table, int32_t need, int32_t want) {
@@ -69,14 +85,15 @@ bool KvPool::extend(PageTable& table, int32_t need, int32_t want) {
         const int32_t most = std::max(want, need) + options_.extent - 1;
         const int32_t want_pages = pages_of(most - most % options_.extent) - have;
         if (free_.count() < need_pages && need > reach(table)) return false;
-        if (free_.count() < want_pages) evict(want_pages - free_.count());
+        // A wish that cannot be had evicts nothing.
+        const bool granted = want_pages <= free_.count() + index_.evictable();
+        const int32_t asked = granted ? want_pages : need_pages;
+        if (free_.count() < asked) evict(asked - free_.count());
         if (free_.count() < need_pages) trim_others(table, need_pages - free_.count());
         const int32_t last = have > 0 ? table.pages_.back() : -1;
         scratch_.clear();
-        const bool taken =
-            free_.take(free_.count() < want_pages ? need_pages : want_pages, last, scratch_);
-        KD_CHECK(taken, "{} free pages of the {} that were within reach", free_.count(),
-                 need_pages);
+        const bool taken = free_.take(asked, last, scratch_);
+        KD_CHECK(taken, "{} free pages of the {} that were within reach", free_.count(), asked);
         for (const int32_t page : scratch_) table.push(page);
     }
     table.need(need);
@@ -92,10 +109,13 @@ void KvPool::evict(int32_t shortage) {
 }
 
 void KvPool::trim_others(const PageTable& table, int32_t shortage) {
-    for (PageTable* each : tables_) {
-        if (each == &table || shortage <= 0) continue;
-        const int32_t pages = std::min(unneeded_pages(*each), shortage);
-        truncate(*each, static_cast<int32_t>(each->pages_.size()) - pages);
+    // From the back: a table that is left without pages leaves the list, and the last one takes its
+    // place.
+    for (size_t i = tables_.size(); i-- > 0 && shortage > 0;) {
+        PageTable& each = *tables_[i];
+        if (&each == &table) continue;
+        const int32_t pages = std::min(unneeded_pages(each), shortage);
+        truncate(each, static_cast<int32_t>(each.pages_.size()) - pages);
         totals_.trimmed += int64_t{pages} * page_size();
         shortage -= pages;
     }
@@ -111,6 +131,7 @@ void KvPool::truncate(PageTable& table, int32_t pages) {
 
 void KvPool::clear(PageTable& table) {
     KD_CHECK(!table.held(), "a held table is cleared");
+    if (table.pages_.empty()) return;
     truncate(table, table.shared_pages_);
     while (!table.pages_.empty()) table.pop();
     table.shared_pages_ = 0;
@@ -122,6 +143,19 @@ void KvPool::clear(PageTable& table) {
 int32_t KvPool::cached_prefix(std::span<const int32_t> tokens) const {
     const PrefixIndex::Match match = index_.find(tokens);
     return match.pages * page_size() + match.next_tokens;
+}
+
+int32_t KvPool::locked_prefix(std::span<const int32_t> tokens) const {
+    const PrefixIndex::Match match = index_.find(tokens);
+    int32_t pages = match.pages;
+    int32_t in_node = match.in_node;
+    for (PrefixIndex::NodeId id = match.node; id != PrefixIndex::kRoot;) {
+        if (index_.node(id).locks > 0) break;  // so are all before it
+        pages -= in_node;
+        id = index_.node(id).parent;
+        in_node = static_cast<int32_t>(index_.node(id).pages.size());
+    }
+    return pages * page_size();
 }
 
 int32_t KvPool::reuse(PageTable& table, std::span<const int32_t> tokens, SlotCopies& copies) {

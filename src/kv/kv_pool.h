@@ -73,24 +73,27 @@ class KvPool {
     int32_t reach(const PageTable& table) const;
     const FreePages& free_pages() const { return free_; }
     const PrefixIndex& index() const { return index_; }
+    /// Those with at least one page.
     std::span<PageTable* const> tables() const { return tables_; }
     const KvPoolTotals& totals() const { return totals_; }
     /// Of all tables together.
     Fragmentation fragmentation() const;
 
     /// Grows a table that is shorter than `need` positions: to `want` of them, rounded up to the
-    /// extent, where free and evictable space allows, else to `need`. For that it evicts from the
-    /// index, then takes back what other tables do not need. False, and nothing has changed, if
+    /// extent, where free and evictable space allows, else to `need` alone. For that it evicts from
+    /// the index, then takes back what other tables do not need. False, and nothing has changed, if
     /// there is not enough. What the table holds beyond `need` may be taken back until it is asked
     /// for.
     [[nodiscard]] bool extend(PageTable& table, int32_t need, int32_t want);
 
     /// How many leading tokens reuse() would find. Changes nothing.
     int32_t cached_prefix(std::span<const int32_t> tokens) const;
+    /// How many of them tables keep in the index anyway, whoever else comes.
+    int32_t locked_prefix(std::span<const int32_t> tokens) const;
     /// Gives an empty table the longest cached prefix of `tokens`, whole pages shared; of the page
-    /// behind them the rows that match are to be copied: `copies` (its reads end before the next
-    /// change of the pool is acted on, so run them at once). Returns the tokens that then have
-    /// their rows.
+    /// behind them the rows that match are to be copied: `copies`, to be run before the pool
+    /// changes again, since nothing keeps their sources. Returns the tokens that then have their
+    /// rows.
     int32_t reuse(PageTable& table, std::span<const int32_t> tokens, SlotCopies& copies);
     /// Puts the full pages of `tokens`, whose rows the table holds, into the index; the table goes
     /// on reading them there. Where the index had them already the table's own are given back. Not
@@ -113,6 +116,9 @@ class KvPool {
         return (tokens + page_size() - 1) / page_size();
     }
     int32_t unneeded_pages(const PageTable& table) const;
+    int32_t available_pages(const PageTable* but) const;
+    void list(PageTable& table);
+    void unlist(PageTable& table);
     void evict(int32_t shortage);
     void trim_others(const PageTable& table, int32_t shortage);
     void truncate(PageTable& table, int32_t pages);

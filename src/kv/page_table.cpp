@@ -8,13 +8,10 @@
 
 namespace kd {
 
-PageTable::PageTable(KvPool& pool) : pool_(&pool) {
-    pool.tables_.push_back(this);
-}
+PageTable::PageTable(KvPool& pool) : pool_(&pool) {}
 
 PageTable::~PageTable() {
     clear();
-    std::erase(pool_->tables_, this);
 }
 
 void PageTable::release() {
@@ -28,6 +25,7 @@ void PageTable::clear() {
 
 void PageTable::push(int32_t page) {
     const int32_t page_size = pool_->page_size();
+    if (pages_.empty()) pool_->list(*this);
     pages_.push_back(page);
     for (int32_t i = 0; i < page_size; ++i) slots_.push_back(page * page_size + i);
 }
@@ -36,6 +34,7 @@ void PageTable::pop() {
     if (counted_ == pages_.size()) uncount_page();
     slots_.resize(slots_.size() - static_cast<size_t>(pool_->page_size()));
     pages_.pop_back();
+    if (pages_.empty()) pool_->unlist(*this);
 }
 
 void PageTable::set_page(size_t index, int32_t page) {

@@ -17,7 +17,7 @@ namespace kd {
 
 class KvPool;
 
-/// Stays where it is made: its pool knows it by address. The pool outlives it.
+/// Stays where it is made: its pool knows it by address while it has pages. The pool outlives it.
 class PageTable {
   public:
     explicit PageTable(KvPool& pool);
@@ -57,6 +57,7 @@ class PageTable {
     void count_border(size_t index, int32_t sign);
 
     KvPool* pool_;
+    size_t place_ = 0;  // in the pool's list, while it has pages
     std::vector<int32_t> pages_;
     std::vector<int32_t> slots_;
     int32_t shared_pages_ = 0;

@@ -31,10 +31,12 @@ class Room {
         const auto run = runs_.begin() + (behind(page) - runs_.begin()) - 1;
         const PageRun rest = {.first = page + 1, .count = run->first + run->count - page - 1};
         run->count = page - run->first;
-        if (run->count == 0) {
-            rest.count > 0 ? void(*run = rest) : void(runs_.erase(run));
-        } else if (rest.count > 0) {
+        if (run->count > 0 && rest.count > 0) {
             runs_.insert(run + 1, rest);
+        } else if (rest.count > 0) {
+            *run = rest;
+        } else if (run->count == 0) {
+            runs_.erase(run);
         }
     }
 
@@ -135,11 +137,7 @@ class Planner {
         // is cut from longer ones costs more tiles later than it repairs now.
         const std::optional<PageRun> hole = best < 0 ? shortest_run(tile_pages()) : std::nullopt;
         if (hole.has_value() && hole->count < 2 * tile_pages()) consider(hole->first);
-        if (best < 0) return;
-        if (fewest > pages_left_) {
-            pages_left_ = 0;  // what comes first goes first
-            return;
-        }
+        if (best < 0 || fewest > pages_left_) return;
         for (size_t i = 0; i < count; ++i) {
             const int32_t to = best + static_cast<int32_t>(i);
             if (tile[i] != to) move(tile[i], to);

@@ -15,8 +15,9 @@ struct IngestSegment {
     int32_t first_position = 0;
     std::span<const int32_t> tokens;  // [rows]
     std::span<const int32_t> slots;   // [rows]
-    /// Another session computed these rows earlier. What the drafter itself keeps in these slots
-    /// is valid; of the target there are no features. Comes before the session's first draft.
+    /// These rows were computed before, as a rule by another session. What the drafter keeps in
+    /// these slots is valid; of the target there are no features. Comes before the session's first
+    /// draft.
     bool reused = false;
 };
 

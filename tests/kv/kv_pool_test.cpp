@@ -249,7 +249,8 @@ TEST(KvPoolDeathTest, CallsThatCannotBeRight) {
 TEST(KvPoolDeathTest, TablesDoNotOutliveTheirPool) {
     const auto outlive = [] {
         std::optional<KvPool> pool(std::in_place, KvPoolOptions{.slots = 8});
-        const PageTable table(*pool);
+        PageTable table(*pool);
+        EXPECT_TRUE(pool->extend(table, 1, 1));
         pool.reset();
     };
     EXPECT_DEATH(outlive(), "1 tables outlive their pool");

@@ -89,6 +89,27 @@ TEST(PlanMoves, MovesATileIntoAFreeRunThatIsTooShortForTwo) {
     row.pool.check_books();
 }
 
+TEST(PlanMoves, LeavesATileWhoseBeginningAnotherHasWhole) {
+    KvPool pool({.slots = 400});
+    PageTable whole(pool), between(pool), broken(pool), behind(pool), end(pool);
+    const Pages prefix = counted(1000, 40);
+    ASSERT_TRUE(pool.extend(whole, 64, 64));
+    pool.publish(whole, prefix);
+    ASSERT_TRUE(pool.extend(between, 36, 36));
+    SlotCopies copies;
+    ASSERT_EQ(pool.reuse(broken, prefix, copies), 40);
+    ASSERT_TRUE(pool.extend(broken, 64, 64));  // 0 to 39, then 100 to 123
+    ASSERT_TRUE(pool.extend(behind, 76, 76));
+    ASSERT_TRUE(pool.extend(end, 200, 200));
+    between.clear();
+    behind.clear();  // 124 to 199: a place for a tile
+    EXPECT_EQ(pool.fragmentation().whole_tiles, 4);
+    const PageMoves moves = plan_moves(pool, 400);
+    pool.rename(moves.from, moves.to);
+    pool.check_books();
+    EXPECT_EQ(whole.fragmentation().whole_tiles, 1);
+}
+
 TEST(PlanMoves, NothingMovesThatIsHeld) {
     Row row({.slots = 200}, {40, 20});
     ASSERT_TRUE(row.pool.extend(*row.tables[0], 80, 80));

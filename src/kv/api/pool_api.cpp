@@ -172,6 +172,7 @@ kdt_status kdt_pool_create(const kdt_pool_options* options, kdt_pool** pool) {
     checks.pointer("options", options, alignof(kdt_pool_options));
     checks.pointer("pool", pool, alignof(kdt_pool*));
     if (!checks.ok()) return checks.status();
+    *pool = nullptr;
     checks.struct_bytes("kdt_pool_options", options->struct_bytes, sizeof *options);
     checks.range("pages", options->pages, 1, kMostPages);
     checks.range("placement", options->placement, KDT_POOL_UNSORTED, KDT_POOL_BEST_FIT);
