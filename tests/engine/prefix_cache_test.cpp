@@ -163,7 +163,9 @@ TEST_P(PrefixCache, ChoicesShareTheirPrompt) {
     int32_t reusing = 0;
     for (size_t i = 0; i < ids.size(); ++i) {
         const Delta choice = engine.poll(ids[i]);
-        reusing += choice.stats.reused_tokens == 96 ? 1 : 0;
+        // What a chunk had begun before the prompt was there is not reused.
+        EXPECT_EQ(choice.stats.reused_tokens + choice.stats.prefill_rows, 96);
+        reusing += choice.stats.reused_tokens > 0 ? 1 : 0;
         Request alone = request;
         alone.sampling.seed += i;
         Engine plain(without_cache(config));
@@ -249,7 +251,8 @@ TEST_P(PrefixCache, RetractedSessionsStartFromTheCacheAgain) {
         expect_same_output(outputs[i], run_all(plain, {requests[i]})[0]);
     }
     EXPECT_GT(outputs[1].stats.retracted, 0);
-    EXPECT_EQ(outputs[1].stats.reused_tokens, 64);  // at its first reading
+    EXPECT_GT(outputs[1].stats.reused_tokens, 0);  // at its first reading
+    EXPECT_LE(outputs[1].stats.reused_tokens, 64);
     EXPECT_GE(engine.pool().totals().reused, 64 * (1 + outputs[1].stats.retracted));
 }
 
