@@ -2,7 +2,6 @@
 // --help.
 #include <fmt/format.h>
 #include <getopt.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -16,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/cpu/processor.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "kdtree/kernels.h"
@@ -147,19 +147,6 @@ class AbiPool {
 };
 
 /// Of this thread on its core: what others run meanwhile is not counted.
-double cpu_now() {
-    timespec now{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-template <class Body>
-double cpu_seconds_of(Body&& body) {
-    const double begin = cpu_now();
-    body();
-    return cpu_now() - begin;
-}
-
 /// Whoever holds pages: stretches of one array.
 struct Holder {
     size_t first = 0;
@@ -379,14 +366,6 @@ std::vector<Case> cases_of(Placement placement, const std::string& filter) {
         }
     }
     return cases;
-}
-
-std::string processor_name() {
-    std::ifstream info("/proc/cpuinfo");
-    for (std::string line; std::getline(info, line);) {
-        if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-    }
-    return "unknown processor";
 }
 
 double load_average() {

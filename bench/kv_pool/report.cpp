@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "backends/cpu/processor.h"
 #include "base/error.h"
 #include "kdtree_version.h"
 
@@ -21,14 +22,6 @@ constexpr const char* kSampled =
 
 double by(double sum, int64_t count) {
     return count > 0 ? sum / static_cast<double>(count) : 0;
-}
-
-std::string processor_name() {
-    std::ifstream info("/proc/cpuinfo");
-    for (std::string line; std::getline(info, line);) {
-        if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-    }
-    return "unknown processor";
 }
 
 std::string_view tier_name(Tier tier) {

@@ -1,7 +1,5 @@
 #include "kv_pool/simulate.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -12,6 +10,7 @@
 #include "base/rng.h"
 #include "kv/kv_pool.h"
 #include "kv/relocation.h"
+#include "ops/timing.h"
 
 namespace kd {
 
@@ -27,19 +26,6 @@ KvPoolOptions pool_options(const SimulationSettings& settings) {
             .extent = settings.tier >= Tier::extents ? settings.extent : 1,
             .prefix_index = settings.prefix_tree,
             .evict_batch = settings.evict_batch};
-}
-
-/// Of this thread, so that what else the machine does counts little.
-template <class Body>
-double cpu_seconds_of(Body&& body) {
-    const auto now = [] {
-        timespec time{};
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-        return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-    };
-    const double begin = now();
-    body();
-    return now() - begin;
 }
 
 /// A session that runs. Row i of its table is for token i; the last token has none yet.

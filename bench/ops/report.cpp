@@ -7,22 +7,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "backends/cpu/processor.h"
 #include "base/error.h"
 #include "kdtree_version.h"
 
 namespace kd {
-
-namespace {
-
-std::string processor_name() {
-    std::ifstream info("/proc/cpuinfo");
-    for (std::string line; std::getline(info, line);) {
-        if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-    }
-    return "unknown processor";
-}
-
-}  // namespace
 
 double load_average() {
     double minute = 0;

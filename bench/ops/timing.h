@@ -1,6 +1,8 @@
 // A small stop watch: medians and minima of repeated runs by the steady clock.
 #pragma once
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -71,5 +73,18 @@ class AlignedBytes {
     };
     std::unique_ptr<std::byte[], Free> data_;
 };
+
+/// Processor time of this thread, so that what else the machine does counts little.
+template <class Body>
+double cpu_seconds_of(Body&& body) {
+    const auto now = [] {
+        timespec time{};
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+        return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+    };
+    const double begin = now();
+    body();
+    return now() - begin;
+}
 
 }  // namespace kd

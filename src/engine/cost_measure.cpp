@@ -59,14 +59,6 @@ double time_forward(const RoundContext& context, Batch& batch, int32_t rows, int
 
 }  // namespace
 
-std::string processor_name() {
-    std::ifstream info("/proc/cpuinfo");
-    for (std::string line; std::getline(info, line);) {
-        if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-    }
-    return "unknown processor";
-}
-
 CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_rows,
                        int32_t max_context, std::span<const int32_t> tail,
                        const std::function<void(double share)>& progress) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "backends/cpu/processor.h"
 #include "core/budget.h"
 #include "engine/round.h"
 
@@ -20,9 +21,6 @@ inline constexpr int32_t kFarContext = 1024;
 CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_rows,
                        int32_t max_context, std::span<const int32_t> tail,
                        const std::function<void(double share)>& progress = {});
-
-/// What the operating system calls this machine's processor.
-std::string processor_name();
 
 /// Every row costs the same: what the reference kernels do, whose forwards are too slow to time.
 CostTable proportional_cost(int32_t max_rows);

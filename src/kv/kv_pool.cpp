@@ -1,7 +1,6 @@
 #include "kv/kv_pool.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/check.h"
 #include "base/error.h"

@@ -18,7 +18,7 @@ struct PageMoves {
 /// At most `max_pages` moves; fewer, also none, where no more is worth moving. First the shortest
 /// stretches in use between two free runs go to a third one, which joins the two: free space that
 /// is whole is what keeps the sessions of the future contiguous. Then tiles (fragmentation.h) that
-/// are not whole are completed in place, where free space beside their pieces allows. Neither
+/// are not whole are completed: beside their pieces, else in a free run too short for two. Neither
 /// breaks what is whole: repeated calls with nothing in between come to an end. Deterministic.
 PageMoves plan_moves(const KvPool& pool, int32_t max_pages);
 
