@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -72,7 +73,7 @@ TEST(FaultClass, FullAcceptCountsTheLeafAndItsBonusToken) {
     const Request request = request_of({7, 8, 9}, 40);
     const Delta plain = plain_outputs({request})[0];
     ASSERT_EQ(plain.ids.size(), 40u);
-    for (const int32_t nodes : {1, 2, 8, 32}) {
+    for (const int32_t nodes : {1, 2, 3, 8, 32}) {
         SCOPED_TRACE(nodes);
         for (const DraftShape shape : {DraftShape::chain, DraftShape::tree}) {
             const Delta output =
@@ -446,7 +447,8 @@ class RaggedDrafter final : public Drafter {
             const int32_t wanted = (3 * context.session + round_) % (depth_capacity + 1);
             *lattice.depths = std::min({wanted, context.max_depth,
                                         static_cast<int32_t>(context.known_continuation.size())});
-            depths_.insert(*lattice.depths);
+            depth_of[context.session] = *lattice.depths;
+            depths.insert(*lattice.depths);
             for (int32_t depth = 0; depth < *lattice.depths; ++depth) {
                 const int32_t truth = context.known_continuation[static_cast<size_t>(depth)];
                 const bool right = (context.session + round_ + depth) % 5 != 0;
@@ -458,16 +460,16 @@ class RaggedDrafter final : public Drafter {
             }
         }
     }
-    const std::set<int32_t>& depths() const { return depths_; }
+    std::map<int32_t, int32_t> depth_of;  // by session, drafted last
+    std::set<int32_t> depths;
 
   private:
     int32_t round_ = 0;
-    std::set<int32_t> depths_;
 };
 
 TEST(FaultClass, IrregularDepthsInOneBatch) {
     auto owned = std::make_unique<RaggedDrafter>();
-    const RaggedDrafter& drafter = *owned;
+    RaggedDrafter& drafter = *owned;
     Config config = config_of(6);
     config.chunked_prefill_size = 16;
     Engine engine(config, std::move(owned));
@@ -478,7 +480,24 @@ TEST(FaultClass, IrregularDepthsInOneBatch) {
         requests[i] =
             speculative(requests[i], {.nodes = static_cast<int32_t>(i % 4) * 9 + 3}, plain[i]);
     }
-    const std::vector<Delta> outputs = run_all(engine, requests);
+    std::vector<RequestId> ids;
+    for (const Request& request : requests) ids.push_back(engine.submit(request));
+    while (engine.step() != nullptr) {
+        engine.check_books();
+        Batch& batch = engine.last_batch();
+        for (size_t i = 0; i < batch.entries.size(); ++i) {
+            const BatchEntry& entry = batch.entries[i];
+            if (entry.prefill_rows > 0) continue;
+            // A full binary tree of the depth that its own drafter said, as far as it has room.
+            const auto drafted = drafter.depth_of.find(entry.session);
+            const int32_t depth = drafted == drafter.depth_of.end() ? 0 : drafted->second;
+            ASSERT_EQ(*batch.trees[i].view().count,
+                      std::min(entry.speculation.nodes, (2 << depth) - 1));
+        }
+        drafter.depth_of.clear();
+    }
+    std::vector<Delta> outputs;
+    for (const RequestId id : ids) outputs.push_back(engine.poll(id));
     int32_t tokens = 0, rounds = 0;
     for (size_t i = 0; i < outputs.size(); ++i) {
         ASSERT_EQ(outputs[i].ids.size(), static_cast<size_t>(requests[i].max_tokens));
@@ -490,7 +509,7 @@ TEST(FaultClass, IrregularDepthsInOneBatch) {
         rounds += outputs[i].stats.rounds;
     }
     EXPECT_GT(tokens, rounds * 5 / 4);
-    EXPECT_EQ(drafter.depths().size(), 10u);  // 0 to 9
+    EXPECT_EQ(drafter.depths.size(), 10u);  // 0 to 9
 }
 
 TEST(FaultClass, BatchCompositionChangesNothing) {
