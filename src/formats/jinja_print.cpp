@@ -123,7 +123,7 @@ class JsonPrinter {
             print_float(value.number(), out);
         } else if (value.text() != nullptr) {
             out += json_string(*value.text(), style_.ascii);
-        } else if (value.list() != nullptr) {
+        } else if (value.list() != nullptr && value.list()->kind <= Sequence::tuple) {
             print_items(value.list()->items, '[', ']', level, out,
                         [&](const Value& item) { print(item, level + 1, out); });
         } else if (value.dict() != nullptr) {
@@ -190,19 +190,34 @@ std::string to_text(Context& context, const Value& value) {
     return to_repr(context, value);
 }
 
+namespace {
+
+std::string repr_of(Context& context, const List& list) {
+    if (list.kind == Sequence::range) context.unsupported("printing a range");
+    constexpr std::string_view kOpen[] = {"[",           "(", "", "dict_keys([", "dict_values([",
+                                          "dict_items(["};
+    constexpr std::string_view kClose[] = {"]", ")", "", "])", "])", "])"};
+    const auto kind = static_cast<size_t>(list.kind);
+    std::string out(kOpen[kind]);
+    for (size_t i = 0; i < list.items.size(); ++i) {
+        if (i > 0) out += ", ";
+        out += to_repr(context, list.items[i]);
+    }
+    if (list.kind == Sequence::tuple && list.items.size() == 1) out += ",";
+    return out.append(kClose[kind]);
+}
+
+}  // namespace
+
 std::string to_repr(Context& context, const Value& value) {
     std::string out;
     context.spend_steps(1);
     if (scalar_text(value, out)) return out;
     if (const std::string* text = value.text()) {
         out = repr_of(context, *text);
+        if (value.is_markup()) out = "Markup(" + out + ")";
     } else if (const List* list = value.list()) {
-        for (const Value& item : list->items) {
-            if (!out.empty()) out += ", ";
-            out += to_repr(context, item);
-        }
-        if (list->tuple && list->items.size() == 1) out += ",";
-        out = list->tuple ? "(" + out + ")" : "[" + out + "]";
+        out = repr_of(context, *list);
     } else if (const Dict* dict = value.dict()) {
         for (const auto& [key, item] : dict->entries) {
             if (!out.empty()) out += ", ";
@@ -211,6 +226,10 @@ std::string to_repr(Context& context, const Value& value) {
         out = "{" + out + "}";
     } else if (value.is_undefined()) {
         out = "Undefined";
+    } else if (const Macro* macro = value.macro()) {
+        out = fmt::format("<Macro '{}'>", macro->name);
+    } else if (const Loop* loop = value.loop()) {
+        out = fmt::format("<LoopContext {}/{}>", loop->index + 1, loop->items->items.size());
     } else {
         context.unsupported(fmt::format("printing a {}", value.kind()));
     }
