@@ -68,10 +68,10 @@ Value get_attribute(Context& context, const Value& value, std::string_view name)
 
 Value get_item(Context& context, const Value& value, const Value& key) {
     require_defined(context, value);
-    if (const std::string* name = key.text()) {
-        const Value* found = value.dict() != nullptr ? value.dict()->find(context, *name) : nullptr;
-        return found != nullptr ? *found : own_attribute(context, value, *name);
+    if (const Dict* dict = value.dict(); dict != nullptr && is_hashable(key)) {
+        if (const Value* found = dict->find(context, key)) return *found;
     }
+    if (const std::string* name = key.text()) return own_attribute(context, value, *name);
     if (!key.is_integer()) return {};
     if (const List* list = value.list(); list != nullptr && !list->is_view()) {
         const auto count = static_cast<int64_t>(list->items.size());

@@ -17,6 +17,7 @@ Value operate_integers(Context& context, std::string_view op, int64_t a, int64_t
     if (op == "+") overflow = __builtin_add_overflow(a, b, &result);
     if (op == "-") overflow = __builtin_sub_overflow(a, b, &result);
     if (op == "*") overflow = __builtin_mul_overflow(a, b, &result);
+    if (op == "%" && b == -1) return int64_t{0};
     if (op == "//" || op == "%") {
         overflow = b == -1 && a == std::numeric_limits<int64_t>::min();
         if (!overflow) {

@@ -106,9 +106,14 @@ class Evaluator {
                 assign(stmt, stmt.target, std::move(text));
                 return Flow::on;
             }
-            case Stmt::Kind::filter:
-                print_value(capture(stmt));
+            case Stmt::Kind::filter: {
+                const Value text = capture(stmt);
+                if (text.text() == nullptr) {
+                    context_.fail(fmt::format("a filter block cannot print a {}", text.kind()));
+                }
+                print(*text.text());
                 return Flow::on;
+            }
             case Stmt::Kind::scope:
                 return execute_scope(stmt);
             case Stmt::Kind::macro:
@@ -187,14 +192,17 @@ class Evaluator {
         const auto loop =
             std::make_shared<Loop>(Loop{.items = kept_items(stmt, iterate(context_, all))});
         const std::vector<Value>& items = loop->items->items;
+        bool completed = false;  // a turn: as jinja2 has it, one that ends early does not count
         for (; loop->index < items.size(); ++loop->index) {
             context_.spend_steps(1);
             const Inside inside(*this);
             scope_->names.emplace_back("loop", loop);
             assign(stmt, stmt.target, items[loop->index]);
-            if (execute(stmt.branches[0].body) == Flow::leave) break;
+            const Flow flow = execute(stmt.branches[0].body);
+            if (flow == Flow::leave) break;
+            completed = completed || flow == Flow::on;
         }
-        if (items.empty() && stmt.branches.size() > 1) {
+        if (!completed && stmt.branches.size() > 1) {
             const Inside inside(*this);
             execute(stmt.branches[1].body);
         }
@@ -252,15 +260,17 @@ class Evaluator {
 
     Value macro_of(const Stmt& stmt) const {
         return std::make_shared<const Macro>(
-            Macro{.name = stmt.text, .stmt = &stmt, .scope = scope_});
+            Macro{.name = stmt.kind == Stmt::Kind::macro ? stmt.text : "",
+                  .stmt = &stmt,
+                  .scope = scope_});
     }
 
     /// Binds as Python does, with jinja2's three names that a body takes by reading them.
     Value call_macro(const Macro& macro, Arguments arguments) {
         std::shared_ptr<Scope> scope = macro.scope.lock();
         if (!scope) {
-            context_.unsupported(
-                fmt::format("calling '{}' after the block that defines it", macro.name));
+            context_.unsupported(fmt::format("calling {} after the block that defines it",
+                                             macro.name.empty() ? "caller" : macro.name));
         }
         const Signature& signature = macro.stmt->signature;
         const Inside inside(*this, std::move(scope));
@@ -273,8 +283,9 @@ class Evaluator {
             }
         };
         take_caller(macro, arguments);
-        take_rest("kwargs", signature.kwargs, arguments.named.empty(),
-                  [&] { return make_dict(context_, std::move(arguments.named)); });
+        take_rest("kwargs", signature.kwargs, arguments.named.empty(), [&] {
+            return make_dict(context_, {arguments.named.begin(), arguments.named.end()});
+        });
         take_rest("varargs", signature.varargs, arguments.positional.empty(), [&] {
             return make_list(context_, std::move(arguments.positional), Sequence::tuple);
         });
@@ -402,14 +413,11 @@ class Evaluator {
     }
 
     Value evaluate_dict(const Expr& expr) {
-        std::vector<std::pair<std::string, Value>> entries;
+        std::vector<Entry> entries;
         for (size_t i = 0; i < expr.children.size(); i += 2) {
             const Value key = evaluate(*expr.children[i]);
-            if (key.text() == nullptr) {
-                at(expr).unsupported(fmt::format("a mapping key of kind {}", key.kind()));
-            }
-            context_.spend_bytes(key.text()->size());
-            set_in(entries, *key.text(), evaluate(*expr.children[i + 1]));
+            Value value = evaluate(*expr.children[i + 1]);
+            insert(at(expr), entries, key, std::move(value));
         }
         return make_dict(at(expr), std::move(entries));
     }

@@ -310,11 +310,11 @@ ExprPtr ExpressionParser::parse_test(ExprPtr value) {
     std::string name = expect_name();
     if (branches_ == 0) require_test(context_, name);
     ExprPtr expr = join(Expr::Kind::test, std::move(name), std::move(value));
+    if (is_name("is")) fail_here("unexpected");
     const bool argument =
         peek().kind == Kind::string || peek().kind == Kind::integer ||
         peek().kind == Kind::floating || is_op("[") || is_op("{") ||
-        (peek().kind == Kind::name && !is_name("else") && !is_name("or") && !is_name("and") &&
-         !is_name("is") && !is_name("if") && !is_name("not") && !is_name("in"));
+        (peek().kind == Kind::name && !is_name("else") && !is_name("or") && !is_name("and"));
     if (is_op("(")) {
         parse_arguments(*expr);
     } else if (argument) {

@@ -135,8 +135,9 @@ Value filter_format(const FilterCall& call) {
         if (!call.arguments.positional.empty()) {
             call.context.fail("format takes either positional or named arguments");
         }
-        return format_percent(call.context, call.text(),
-                              make_dict(call.context, call.arguments.named));
+        return format_percent(
+            call.context, call.text(),
+            make_dict(call.context, {call.arguments.named.begin(), call.arguments.named.end()}));
     }
     return format_percent(call.context, call.text(),
                           make_list(call.context, call.arguments.positional, Sequence::tuple));

@@ -9,38 +9,33 @@ namespace kd::jinja {
 
 namespace {
 
-using Entries = std::vector<std::pair<std::string, Value>>;
-
 /// What dict() and namespace() are given: mappings, then named values, which win.
-Entries given_entries(Context& context, std::string_view callee, const Arguments& arguments) {
+std::vector<Entry> given_entries(Context& context, std::string_view callee,
+                                 const Arguments& arguments) {
     if (arguments.positional.size() > 1) {
         context.fail(fmt::format("{} takes one mapping", callee));
     }
-    Entries entries;
+    std::vector<Entry> entries;
     for (const Value& value : arguments.positional) {
         if (value.dict() == nullptr) {
             context.fail(fmt::format("{} takes named values or a mapping", callee));
         }
-        for (const auto& [key, entry] : value.dict()->entries) context.spend_bytes(key.size());
         entries = value.dict()->entries;
     }
     for (const auto& [name, value] : arguments.named) {
-        spend_look_up(context, entries.size(), name);
-        const auto found = std::find_if(entries.begin(), entries.end(),
-                                        [&](const auto& entry) { return entry.first == name; });
-        if (found != entries.end()) {
-            found->second = value;
-        } else {
-            entries.emplace_back(name, value);
-        }
+        insert(context, entries, name, value);
     }
     return entries;
 }
 
 Value make_namespace(Context& context, const Arguments& arguments) {
     auto result = std::make_shared<Namespace>();
-    result->attributes = given_entries(context, "namespace", arguments);
-    for (const auto& [name, value] : result->attributes) require_storable(context, name, value);
+    for (const auto& [name, value] : given_entries(context, "namespace", arguments)) {
+        if (name.text() == nullptr) context.unsupported("an attribute that is no string");
+        context.spend_bytes(name.text()->size());
+        require_storable(context, *name.text(), value);
+        result->attributes.emplace_back(*name.text(), value);
+    }
     return result;
 }
 

@@ -264,8 +264,7 @@ Value call_mapping_method(const MethodCall& call, const Value& self) {
     if (call.name == "get") {
         const Bound bound = call.bind({"key", "default"}, 1);
         const Value key = bound.value(0);
-        if (!is_hashable(key)) context.fail(fmt::format("a {} is no key", key.kind()));
-        const Value* found = key.text() != nullptr ? dict.find(context, *key.text()) : nullptr;
+        const Value* found = dict.find(context, key);
         return found != nullptr ? *found : bound.value(1);
     }
     if (call.name == "fromkeys") context.unsupported("the mapping method 'fromkeys'");
@@ -273,13 +272,12 @@ Value call_mapping_method(const MethodCall& call, const Value& self) {
     if (call.name == "copy") return self;
     std::vector<Value> result;
     for (const auto& [key, value] : dict.entries) {
-        if (call.name != "values") context.spend_bytes(key.size());
         if (call.name == "keys") {
-            result.emplace_back(key);
+            result.push_back(key);
         } else if (call.name == "values") {
             result.push_back(value);
         } else {
-            result.push_back(make_list(context, {Value(key), value}, Sequence::tuple));
+            result.push_back(make_list(context, {key, value}, Sequence::tuple));
         }
     }
     return make_list(context, std::move(result),

@@ -129,11 +129,13 @@ class JsonPrinter {
         } else if (value.dict() != nullptr) {
             auto entries = value.dict()->entries;
             if (style_.sort_keys) {
-                std::sort(entries.begin(), entries.end(),
-                          [](const auto& a, const auto& b) { return a.first < b.first; });
+                std::stable_sort(entries.begin(), entries.end(),
+                                 [&](const Entry& a, const Entry& b) {
+                                     return less(context_, a.first, b.first);
+                                 });
             }
             print_items(entries, '{', '}', level, out, [&](const auto& entry) {
-                out += json_string(entry.first, style_.ascii);
+                out += json_string(key_text(entry.first), style_.ascii);
                 out += style_.key_separator;
                 print(entry.second, level + 1, out);
             });
@@ -144,6 +146,17 @@ class JsonPrinter {
     }
 
   private:
+    std::string key_text(const Value& key) {
+        if (key.text() != nullptr) return *key.text();
+        std::string out;
+        if (key.is_none() || key.is_number()) {
+            print(key, 0, out);
+        } else {
+            context_.fail(fmt::format("a {} cannot be a key in JSON", key.kind()));
+        }
+        return out;
+    }
+
     static void print_float(double value, std::string& out) {
         if (std::isnan(value))
             out += "NaN";
@@ -221,13 +234,13 @@ std::string to_repr(Context& context, const Value& value) {
     } else if (const Dict* dict = value.dict()) {
         for (const auto& [key, item] : dict->entries) {
             if (!out.empty()) out += ", ";
-            out += repr_of(context, key) + ": " + to_repr(context, item);
+            out += to_repr(context, key) + ": " + to_repr(context, item);
         }
         out = "{" + out + "}";
     } else if (value.is_undefined()) {
         out = "Undefined";
     } else if (const Macro* macro = value.macro()) {
-        out = fmt::format("<Macro '{}'>", macro->name);
+        out = macro->name.empty() ? "<Macro anonymous>" : fmt::format("<Macro '{}'>", macro->name);
     } else if (const Loop* loop = value.loop()) {
         out = fmt::format("<LoopContext {}/{}>", loop->index + 1, loop->items->items.size());
     } else {

@@ -2,6 +2,7 @@
 
 #include "formats/gguf.h"
 #include "formats/jinja_arguments.h"
+#include "formats/jinja_arithmetic.h"
 #include "formats/jinja_builtins.h"
 #include "formats/jinja_strings.h"
 
@@ -81,11 +82,13 @@ bool is_in(Context& context, const Value& needle, const Value& haystack) {
     return contains(context, haystack, needle);
 }
 
+bool has_remainder(Context& context, const Value& value, const Value& by, int64_t remainder) {
+    if (!value.is_number()) context.fail(fmt::format("a {} has no remainder", value.kind()));
+    return equal(context, operate(context, "%", value, by, "a value", "its divisor"), remainder);
+}
+
 bool is_divisible(Context& context, const Value& value, const Value& by) {
-    if (!value.is_integer() || !by.is_integer() || by.integer() == 0) {
-        context.fail("'divisibleby' needs integers");
-    }
-    return by.integer() == -1 || value.integer() % by.integer() == 0;
+    return has_remainder(context, value, by, 0);
 }
 
 constexpr PairTest kPairTests[] = {
@@ -113,8 +116,7 @@ constexpr PairTest kPairTests[] = {
 using NamedTest = bool (*)(Context&, std::string_view, const Value&);
 
 bool is_odd_or_even(Context& context, std::string_view name, const Value& value) {
-    if (!value.is_integer()) context.fail(fmt::format("'{}' needs an integer", name));
-    return (value.integer() % 2 == 0) == (name == "even");
+    return has_remainder(context, value, int64_t{2}, name == "even" ? 0 : 1);
 }
 
 bool is_cased_as(Context& context, std::string_view name, const Value& value) {

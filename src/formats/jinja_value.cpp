@@ -61,9 +61,18 @@ void spend_look_up(Context& context, size_t entries, std::string_view name) {
 const Value* Dict::find(Context& context, std::string_view key) const {
     spend_look_up(context, entries.size(), key);
     for (const auto& [name, value] : entries) {
-        if (name == key) return &value;
+        if (name.text() != nullptr && *name.text() == key) return &value;
     }
     return nullptr;
+}
+
+const Value* Dict::find(Context& context, const Value& key) const {
+    if (!is_hashable(key)) context.fail(fmt::format("a {} is no key", key.kind()));
+    if (key.text() != nullptr) return find(context, std::string_view(*key.text()));
+    const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
+        return equal(context, entry.first, key);
+    });
+    return found == entries.end() ? nullptr : &found->second;
 }
 
 namespace {
@@ -108,7 +117,7 @@ Value value_at_depth(Context& context, const nlohmann::ordered_json& json, int d
             return make_list(context, std::move(items));
         }
         case nlohmann::json::value_t::object: {
-            std::vector<std::pair<std::string, Value>> entries;
+            std::vector<Entry> entries;
             entries.reserve(json.size());
             for (const auto& [key, item] : json.items()) {
                 entries.emplace_back(key, value_at_depth(context, item, depth + 1));
@@ -144,10 +153,27 @@ Value make_iterator(Context& context, std::vector<Value> items) {
         Iterator{make_sequence(context, std::move(items), Sequence::list)});
 }
 
-Value make_dict(Context& context, std::vector<std::pair<std::string, Value>> entries) {
+void insert(Context& context, std::vector<Entry>& entries, const Value& key, Value value) {
+    if (!is_hashable(key)) context.fail(fmt::format("a {} is no key", key.kind()));
+    context.spend_steps(1);
+    if (key.text() != nullptr) spend_look_up(context, entries.size(), *key.text());
+    const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
+        if (key.text() == nullptr) return equal(context, entry.first, key);
+        return entry.first.text() != nullptr && *entry.first.text() == *key.text();
+    });
+    if (found == entries.end()) {
+        entries.emplace_back(key, std::move(value));
+    } else {
+        found->second = std::move(value);
+    }
+}
+
+Value make_dict(Context& context, std::vector<Entry> entries) {
     context.spend_steps(entries.size());
     int depth = 0;
-    for (const auto& [key, value] : entries) depth = std::max(depth, depth_of(context, value));
+    for (const auto& [key, value] : entries) {
+        depth = std::max({depth, depth_of(context, key), depth_of(context, value)});
+    }
     check_depth(context, depth + 1);
     return std::make_shared<const Dict>(Dict{std::move(entries), depth + 1});
 }
@@ -237,8 +263,7 @@ bool contains(Context& context, const Value& haystack, const Value& needle) {
         return text->find(*needle.text()) != text->npos;
     }
     if (const Dict* dict = haystack.dict()) {
-        if (!is_hashable(needle)) context.fail(fmt::format("a {} is no key", needle.kind()));
-        return needle.text() != nullptr && dict->find(context, *needle.text()) != nullptr;
+        return dict->find(context, needle) != nullptr;
     }
     if (Iterator* iterator = haystack.iterator()) {
         const std::vector<Value>& items = iterator->items->items;
@@ -258,10 +283,7 @@ std::shared_ptr<const List> iterate(Context& context, const Value& value) {
         result->items = list->items;
         result->depth = list->depth;
     } else if (const Dict* dict = value.dict()) {
-        for (const auto& [key, item] : dict->entries) {
-            context.spend_bytes(key.size());
-            result->items.emplace_back(key);
-        }
+        for (const auto& [key, item] : dict->entries) result->items.push_back(key);
     } else if (const std::string* text = value.text()) {
         for (const std::string_view c : characters(context, *text)) result->items.emplace_back(c);
     } else if (Iterator* iterator = value.iterator()) {

@@ -167,11 +167,15 @@ struct Iterator {
     size_t next = 0;
 };
 
+using Entry = std::pair<Value, Value>;
+
 struct Dict {
-    std::vector<std::pair<std::string, Value>> entries;  // keys distinct, in order of insertion
+    std::vector<Entry> entries;  // keys hashable and distinct, in order of insertion
     int depth = 1;
 
-    const Value* find(Context& context, std::string_view key) const;  // null if absent
+    /// Null if absent. Fails for a key that is not hashable.
+    const Value* find(Context& context, const Value& key) const;
+    const Value* find(Context& context, std::string_view key) const;
 };
 
 struct Namespace {
@@ -193,7 +197,7 @@ struct Method {
 struct Stmt;
 
 struct Macro {
-    std::string name;
+    std::string name;  // empty: the body of a call block
     const Stmt* stmt = nullptr;
     std::weak_ptr<Scope> scope;  // gone: the block that defined the macro has ended
 };
@@ -204,7 +208,9 @@ void spend_look_up(Context& context, size_t entries, std::string_view name);
 /// Fail if the result would nest too deep or hold a namespace or a loop.
 Value make_list(Context& context, std::vector<Value> items, Sequence kind = Sequence::list);
 Value make_iterator(Context& context, std::vector<Value> items);
-Value make_dict(Context& context, std::vector<std::pair<std::string, Value>> entries);
+Value make_dict(Context& context, std::vector<Entry> entries);
+/// entries[key] = value. Fails for a key that is not hashable.
+void insert(Context& context, std::vector<Entry>& entries, const Value& key, Value value);
 
 /// Throws for nesting beyond kMaxValueDepth and integers beyond 64 bits.
 Value value_of(Context& context, const nlohmann::ordered_json& json);
