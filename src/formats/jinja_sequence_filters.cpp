@@ -160,7 +160,10 @@ Value filter_reverse(const FilterCall& call) {
 Value filter_sort(const FilterCall& call) {
     const Bound bound = call.bind({"reverse", "case_sensitive", "attribute"});
     const Key key(call.context, bound.value(2), bound.flag(1, false));
-    return make_list(call.context, sorted(call.context, items_of(call), bound.flag(0, false), key));
+    // jinja2 compares lists of keys: equal ones need no order.
+    const auto keys = [&](const Value& item) { return make_list(call.context, {key(item)}); };
+    return make_list(call.context,
+                     sorted(call.context, items_of(call), bound.flag(0, false), keys));
 }
 
 Value filter_dictsort(const FilterCall& call) {

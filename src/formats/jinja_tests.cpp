@@ -20,8 +20,10 @@ bool is_iterable(const Value& v) {
            v.loop() != nullptr || v.iterator() != nullptr;
 }
 
+/// Undefined values and loops have jinja2's own __call__.
 bool is_callable(const Value& v) {
-    return v.function() != nullptr || v.method() != nullptr || v.macro() != nullptr;
+    return v.function() != nullptr || v.method() != nullptr || v.macro() != nullptr ||
+           v.loop() != nullptr || v.is_undefined();
 }
 
 struct KindTest {

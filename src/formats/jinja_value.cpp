@@ -272,6 +272,10 @@ bool contains(Context& context, const Value& haystack, const Value& needle) {
         }
         return false;
     }
+    const bool looks_up = haystack.list() != nullptr && haystack.list()->kind == Sequence::keys;
+    if (looks_up && !is_hashable(needle)) {
+        context.fail(fmt::format("a {} is no key", needle.kind()));
+    }
     const std::shared_ptr<const List> items = iterate(context, haystack);
     return std::any_of(items->items.begin(), items->items.end(),
                        [&](const Value& item) { return equal(context, item, needle); });

@@ -144,6 +144,11 @@ TEST(ChatTemplate, RefusesWhatItDoesNotKnow) {
     expect_has(refusal("{{ x }}", {{"x", uint64_t{1} << 63}}), "9223372036854775808");
 }
 
+TEST(ChatTemplate, NamespacesTakeNoUnderscores) {
+    expect_has(refusal("{% set n = namespace() %}{% set n._x = 1 %}"), "begins with '_'");
+    expect_has(refusal("{{ namespace(_x=1) }}"), "begins with '_'");
+}
+
 TEST(ChatTemplate, GenerationBlocksPrintTheirBody) {
     EXPECT_EQ(render("a{% generation %}{% set x = 1 %}b{{ x }}{% endgeneration %}{{ x }}"), "ab1");
 }
