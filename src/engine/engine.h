@@ -95,6 +95,7 @@ class Engine {
     void apply(const RoundStats& stats);
     void emit(Session& session, std::span<const int32_t> emitted, const LogprobsView& logprobs);
     void take_scores(Session& session, const BatchEntry& entry, const LogprobsView& logprobs);
+    void discard_rows(Session& session);
     void finish(Session& session, FinishReason reason);
     int32_t token_limit(const Session& session) const;
     RoundContext round_context();
