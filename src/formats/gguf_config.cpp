@@ -77,7 +77,8 @@ void Reader::refuse_unsupported() const {
          {"logit_scale", "residual_scale", "embedding_scale", "attn_logit_softcapping",
           "final_logit_softcapping", "attention.clamp_kqv", "attention.max_alibi_bias",
           "attention.scale", "attention.sliding_window_pattern"}) {
-        if (has(name)) KD_THROW(unsupported, "{}: metadata '{}': is not supported", path(), key(name));
+        if (has(name))
+            KD_THROW(unsupported, "{}: metadata '{}': is not supported", path(), key(name));
     }
     const int64_t window = gguf_.integer_or(key("attention.sliding_window"), 0, 0, INT32_MAX);
     if (window != 0 && window < config_.context_length) {
@@ -148,11 +149,11 @@ void Reader::read_rope_scaling() {
     // A factor without a type means linear scaling; 0: none stated.
     double factor = number_or("rope.scaling.factor", 0, 0, kMaxRopeFactor);
     if (factor == 0) factor = number_or("rope.scale_linear", 0, 0, kMaxRopeFactor);
-    const std::string_view type = gguf_.string_or(key("rope.scaling.type"),
-                                                  factor != 0 && factor != 1 ? "linear" : "none");
-    for (const std::string_view name :
-         {"rope.scaling.alpha", "rope.scaling.yarn_log_multiplier"}) {
-        if (has(name)) KD_THROW(unsupported, "{}: metadata '{}': is not supported", path(), key(name));
+    const std::string_view type =
+        gguf_.string_or(key("rope.scaling.type"), factor != 0 && factor != 1 ? "linear" : "none");
+    for (const std::string_view name : {"rope.scaling.alpha", "rope.scaling.yarn_log_multiplier"}) {
+        if (has(name))
+            KD_THROW(unsupported, "{}: metadata '{}': is not supported", path(), key(name));
     }
     for (const std::string_view name : {"rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor",
                                         "rope.scaling.yarn_attn_factor"}) {

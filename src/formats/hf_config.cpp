@@ -109,7 +109,8 @@ void Reader::read_sizes() {
 void Reader::read_heads() {
     config_.heads = positive("num_attention_heads", kMaxHeads);
     // Only one class takes an absent field for as many as there are heads; null means so always.
-    const bool optional = family_.model_type == "llama" || json_.json().contains("num_key_value_heads");
+    const bool optional =
+        family_.model_type == "llama" || json_.json().contains("num_key_value_heads");
     config_.kv_heads = static_cast<int32_t>(
         optional ? integer_or(json_, "num_key_value_heads", config_.heads, 1, config_.heads)
                  : json_.at("num_key_value_heads").integer(1, config_.heads));
@@ -143,15 +144,16 @@ void Reader::read_rope() {
     std::optional<JsonNode> rope = json_.find("rope_scaling");
     if (!rope || rope->json().empty()) rope = json_.find("rope_parameters");
     for (const std::optional<JsonNode>& place : {std::optional(json_), rope}) {
-        const std::optional<JsonNode> partial = place ? place->find("partial_rotary_factor")
-                                                      : std::nullopt;
+        const std::optional<JsonNode> partial =
+            place ? place->find("partial_rotary_factor") : std::nullopt;
         if (partial && partial->number(0, 1) != 1) {
             KD_THROW(unsupported, "{}: {} is not supported", partial->where(),
                      partial->json().dump());
         }
     }
     if (!rope) return;
-    config_.rope_base = number_or(*rope, "rope_theta", config_.rope_base, kMinRopeBase, kMaxRopeBase);
+    config_.rope_base =
+        number_or(*rope, "rope_theta", config_.rope_base, kMinRopeBase, kMaxRopeBase);
     std::optional<JsonNode> type = rope->find("rope_type");
     if (!type) type = rope->find("type");
     if (!type || type->string() == "default") {
@@ -166,12 +168,16 @@ void Reader::read_rope() {
 
 void Reader::read_scaling(const JsonNode& rope, const std::string& type) {
     constexpr std::array<std::string_view, 14> kKnown = {
-        "rope_type",     "type",          "rope_theta", "partial_rotary_factor",
-        "factor",        "beta_fast",     "beta_slow",  "original_max_position_embeddings",
-        "mscale",        "mscale_all_dim", "truncate",  "low_freq_factor",
+        "rope_type",        "type",
+        "rope_theta",       "partial_rotary_factor",
+        "factor",           "beta_fast",
+        "beta_slow",        "original_max_position_embeddings",
+        "mscale",           "mscale_all_dim",
+        "truncate",         "low_freq_factor",
         "high_freq_factor", "attention_factor"};
     for (const auto& [key, value] : rope.json().items()) {
-        if (value.is_null() || std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
+        if (value.is_null() || std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end())
+            continue;
         KD_THROW(unsupported, "{}: is not supported", rope.at(key).where());
     }
     if (type == "default") return;
@@ -198,10 +204,10 @@ void Reader::read_scaling(const JsonNode& rope, const std::string& type) {
         return;
     }
     scaling.type = RopeScalingType::yarn;
-    scaling.factor = number_or(rope, "factor",
-                               static_cast<double>(config_.context_length) /
-                                   std::max(1, scaling.original_context),
-                               1e-3, kMaxRopeFactor);
+    scaling.factor = number_or(
+        rope, "factor",
+        static_cast<double>(config_.context_length) / std::max(1, scaling.original_context), 1e-3,
+        kMaxRopeFactor);
     // 0 counts as absent.
     const auto beta = [&](std::string_view key, double fallback) {
         const double stated = number_or(rope, key, 0, 0, 1e6);
@@ -246,16 +252,19 @@ void Reader::expect(bool wanted, std::string_view reason, const std::string& ten
 /// Weights that a class has or has not: the models read those that are there.
 void Reader::check_optional_weights() const {
     const std::string_view type = family_.model_type;
-    const bool attention = type != "mistral" && type != "qwen2" && boolean_or(json_, "attention_bias", false);
+    const bool attention =
+        type != "mistral" && type != "qwen2" && boolean_or(json_, "attention_bias", false);
     const bool mlp = type == "llama" && boolean_or(json_, "mlp_bias", false);
-    const std::string bias = fmt::format("{} with attention_bias {}", family_.class_name, attention);
+    const std::string bias =
+        fmt::format("{} with attention_bias {}", family_.class_name, attention);
     const std::string mlp_bias = fmt::format("{} with mlp_bias {}", family_.class_name, mlp);
     for (int32_t layer = 0; layer < config_.layers; ++layer) {
         const auto name = [&](std::string_view part) {
             return fmt::format("model.layers.{}.{}", layer, part);
         };
         for (const std::string_view part : {"q_proj", "k_proj", "v_proj"}) {
-            expect(attention || type == "qwen2", bias, name(fmt::format("self_attn.{}.bias", part)));
+            expect(attention || type == "qwen2", bias,
+                   name(fmt::format("self_attn.{}.bias", part)));
         }
         expect(attention, bias, name("self_attn.o_proj.bias"));
         for (const std::string_view part : {"gate_proj", "up_proj", "down_proj"}) {

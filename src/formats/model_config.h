@@ -18,14 +18,14 @@ enum class RopeScalingType : uint8_t { none, linear, llama3, yarn };
 /// a type does not use keep their defaults.
 struct RopeScaling {
     RopeScalingType type = RopeScalingType::none;
-    double factor = 1;               // all
-    int32_t original_context = 0;    // llama3, yarn: tokens
+    double factor = 1;                 // all
+    int32_t original_context = 0;      // llama3, yarn: tokens
     double low_frequency_factor = 1;   // llama3
     double high_frequency_factor = 4;  // llama3
-    double beta_fast = 32;        // yarn: rotations within original_context above which a pair keeps
-    double beta_slow = 1;         // its frequency, and below which it is divided by `factor`
-    double mscale = 0;            // yarn; 0: not stated
-    double mscale_all_dim = 0;    // yarn; 0: not stated
+    double beta_fast = 32;      // yarn: rotations within original_context above which a pair keeps
+    double beta_slow = 1;       // its frequency, and below which it is divided by `factor`
+    double mscale = 0;          // yarn; 0: not stated
+    double mscale_all_dim = 0;  // yarn; 0: not stated
     double attention_factor = 0;  // yarn: multiplies cos and sin; 0: derived (models/rope.h)
     bool truncate = true;         // yarn: whether the ramp's ends are rounded to whole pairs
 };
@@ -41,7 +41,8 @@ struct MlaShape {
 
 enum class MoeScoring : uint8_t { sigmoid, softmax };
 
-/// Mixture of experts in the layers behind the first `first_dense`. experts 0: all layers are dense.
+/// Mixture of experts in the layers behind the first `first_dense`. experts 0: all layers are
+/// dense.
 struct MoeShape {
     int32_t experts = 0;
     int32_t used = 0;          // by one token

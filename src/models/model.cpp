@@ -25,9 +25,9 @@ constexpr std::array<Architecture, 3> kArchitectures = {{
 
 /// read_model_config lets no other name pass.
 const Architecture& architecture_of(const ModelConfig& config) {
-    const auto* found = std::find_if(
-        kArchitectures.begin(), kArchitectures.end(),
-        [&](const Architecture& each) { return each.name == config.architecture; });
+    const auto* found =
+        std::find_if(kArchitectures.begin(), kArchitectures.end(),
+                     [&](const Architecture& each) { return each.name == config.architecture; });
     KD_CHECK(found != kArchitectures.end(), "no architecture '{}'", config.architecture);
     return *found;
 }

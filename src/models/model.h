@@ -69,9 +69,9 @@ class Model {
     SharedWeights shared_;  // set when loaded
 };
 
-/// Loads the model and re-packs its weights for `stream`'s kernels. The file must outlive the model.
-/// Throws what read_model_config does, and kd::Error naming file and tensor for a missing, surplus,
-/// misshapen or non-finite one.
+/// Loads the model and re-packs its weights for `stream`'s kernels. The file must outlive the
+/// model. Throws what read_model_config does, and kd::Error naming file and tensor for a missing,
+/// surplus, misshapen or non-finite one.
 std::unique_ptr<Model> load_model(const ModelFile& file, const ForwardLimits& limits,
                                   Stream& stream);
 

@@ -65,8 +65,7 @@ RopeTable rope_table(const ModelConfig& config, std::span<const float> divisors)
              divisors.size(), pairs);
     RopeTable table;
     if (scaling.type == RopeScalingType::yarn) table.magnitude = yarn_magnitude(scaling);
-    const YarnRamp ramp =
-        scaling.type == RopeScalingType::yarn ? yarn_ramp(config) : YarnRamp{};
+    const YarnRamp ramp = scaling.type == RopeScalingType::yarn ? yarn_ramp(config) : YarnRamp{};
     for (int32_t i = 0; i < pairs; ++i) {
         double frequency = std::pow(config.rope_base, -2.0 * i / config.rope_dim);
         switch (scaling.type) {

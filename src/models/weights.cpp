@@ -31,8 +31,7 @@ const FileTensor* WeightReader::take(std::string_view name) {
     const FileTensor* tensor = file_->find_tensor(in_file);
     if (tensor == nullptr) {
         if (foreign_.contains(in_file)) return nullptr;
-        refuse(ErrorCode::corrupt,
-               fmt::format("{}: tensor {} is missing", file_->path(), in_file));
+        refuse(ErrorCode::corrupt, fmt::format("{}: tensor {} is missing", file_->path(), in_file));
         return nullptr;
     }
     taken_.insert(tensor->name);
@@ -59,17 +58,28 @@ WeightView WeightReader::matrix(std::string_view name, int64_t rows, int64_t col
 std::vector<float> WeightReader::vector(std::string_view name, int64_t length) {
     const FileTensor* tensor = take(name);
     if (tensor == nullptr) return {};
-    const bool is_float = tensor->type == DType::f32 || tensor->type == DType::f16 ||
-                          tensor->type == DType::bf16;
+    const bool is_float =
+        tensor->type == DType::f32 || tensor->type == DType::f16 || tensor->type == DType::bf16;
     if (tensor->dims.size() != 1 || tensor->columns() != length || !is_float) {
-        refuse(ErrorCode::corrupt,
-               fmt::format("{}: tensor {} is {} [{}], expected floats [{}]", file_->path(),
-                           tensor->name, name_of(tensor->type), fmt::join(tensor->dims, ", "),
-                           length));
+        refuse(ErrorCode::corrupt, fmt::format("{}: tensor {} is {} [{}], expected floats [{}]",
+                                               file_->path(), tensor->name, name_of(tensor->type),
+                                               fmt::join(tensor->dims, ", "), length));
         return {};
     }
     std::vector<float> values(static_cast<size_t>(length));
     dequantise(tensor->type, tensor->data, length, values.data());
+    return values;
+}
+
+std::vector<float> WeightReader::positive_vector(std::string_view name, int64_t length) {
+    std::vector<float> values = vector(name, length);
+    for (size_t i = 0; i < values.size(); ++i) {
+        if (values[i] > 0) continue;
+        refuse(ErrorCode::corrupt,
+               fmt::format("{}: tensor {}: value {} is {}, not above 0", file_->path(),
+                           tensor_name(*file_, name), i, values[i]));
+        return {};
+    }
     return values;
 }
 

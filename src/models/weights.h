@@ -31,6 +31,8 @@ class WeightReader {
     WeightView matrix(std::string_view name, int64_t rows, int64_t columns);
     /// A vector [length] of any float type, as float32.
     std::vector<float> vector(std::string_view name, int64_t length);
+    /// The same, of values above 0.
+    std::vector<float> positive_vector(std::string_view name, int64_t length);
     /// Refuses matrices of one linear layer that are partly quantised. name: of the first of them.
     void expect_one_kind(std::initializer_list<WeightView> parts, std::string_view name) const;
     /// Throws kd::Error naming the first tensor that was never taken and is no unused one.
