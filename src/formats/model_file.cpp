@@ -47,6 +47,10 @@ std::vector<const MappedFile*> ModelFile::files() const {
     return folder_->files();
 }
 
+const std::string& ModelFile::path_of(const FileTensor& tensor) const {
+    return files()[static_cast<size_t>(tensor.part)]->path();
+}
+
 size_t ModelFile::bytes() const {
     size_t bytes = 0;
     for (const MappedFile* file : files()) bytes += file->bytes();
