@@ -62,7 +62,7 @@ ModelProbe probe_model(const ModelFile& file) {
                              .bytes();
     }
     try {
-        read_tokenizer(file, probe.has_shape ? c.vocabulary : INT32_MAX);
+        read_tokenizer(file, probe.has_shape ? std::optional(c.vocabulary) : std::nullopt);
     } catch (const Error& error) {
         probe.faults.emplace_back(error.what());
     }
