@@ -65,14 +65,14 @@ class DenseGqa final : public Model {
                  float* y, Stream& stream);
     void attention(const ForwardBatch& batch, const Layer& layer, int32_t index, Stream& stream);
     void feed_forward(const Layer& layer, int64_t rows, Stream& stream);
+    void copy_features(const ForwardBatch& batch, int32_t layer) const;
     void head(const ForwardBatch& batch, Stream& stream);
 
     ForwardLimits limits_;
-    WeightView embedding_;
     std::span<const float> output_norm_;
     std::vector<Layer> layers_;
     std::unique_ptr<LinearWeights> output_;
-    std::vector<double> inverse_frequency_;
+    RopeTable rope_;
     Workspace workspace_;
 };
 
@@ -132,7 +132,6 @@ DenseGqa::DenseGqa(const GgufFile& file, const ModelConfig& model_config,
     : Model(model_config), limits_(limits), workspace_(config, limits, stream.threads->threads()) {
     WeightReader reader(file);
     const OuterViews outer = read_outer(reader, config);
-    embedding_ = outer.embedding;
     output_norm_ = outer.output_norm;
     for (int32_t i = 0; i < config.layers; ++i) {
         const LayerViews views = read_layer(reader, config, i);
@@ -144,12 +143,13 @@ DenseGqa::DenseGqa(const GgufFile& file, const ModelConfig& model_config,
                            .down = linear_weights({views.down}, stream)});
     }
     output_ = std::make_unique<LinearWeights>(std::span(&outer.head, 1), stream);
+    shared_ = {.embedding = outer.embedding, .head = output_.get()};
     reader.expect_all_taken();
     if (stream.kernels == Kernels::fast)
         file.file().release(file.file().data(), file.file().bytes());
 
     for (int32_t i = 0; i < config.rope_dim / 2; ++i) {
-        inverse_frequency_.push_back(std::pow(config.rope_base, -2.0 * i / config.rope_dim));
+        rope_.inverse_frequency.push_back(std::pow(config.rope_base, -2.0 * i / config.rope_dim));
     }
 }
 
@@ -226,6 +226,20 @@ void DenseGqa::feed_forward(const Layer& layer, int64_t rows, Stream& stream) {
     project(layer.down, w.activated.data(), rows, w.x.data(), w.x.data(), stream);
 }
 
+/// The residual stream behind `layer` to its places among the features.
+void DenseGqa::copy_features(const ForwardBatch& batch, int32_t layer) const {
+    if (batch.features.data == nullptr) return;
+    for (size_t tap = 0; tap < limits_.feature_layers.size(); ++tap) {
+        if (limits_.feature_layers[tap] != layer) continue;
+        for (size_t row = 0; row < batch.tokens.size(); ++row) {
+            const auto at = static_cast<int64_t>(row);
+            std::memcpy(batch.features.row(at) + static_cast<int64_t>(tap) * config.hidden,
+                        workspace_.x.data() + at * config.hidden,
+                        static_cast<size_t>(config.hidden) * sizeof(float));
+        }
+    }
+}
+
 /// Final norm and head, only for the rows whose logits are read.
 void DenseGqa::head(const ForwardBatch& batch, Stream& stream) {
     Workspace& w = workspace_;
@@ -256,17 +270,23 @@ void DenseGqa::forward(const ForwardBatch& batch, Stream& stream) {
                  batch.logits.stride == config.vocabulary,
              "logits [{}, {}] for {} rows of {}", batch.logits.rows, batch.logits.stride,
              batch.logit_rows.size(), config.vocabulary);
+    KD_CHECK(batch.features.data == nullptr ||
+                 batch.features.columns ==
+                     std::ssize(limits_.feature_layers) * int64_t{config.hidden},
+             "features of {} values for {} layers", batch.features.columns,
+             limits_.feature_layers.size());
     for (const AttnSegment& segment : batch.segments) {
         KD_CHECK(std::ssize(segment.context) + segment.rows <= limits_.keys,
                  "{} rows behind {} tokens, limit {}", segment.rows, segment.context.size(),
                  limits_.keys);
     }
-    embed({.table = embedding_, .tokens = batch.tokens, .out = workspace_.x.data()}, stream);
-    rope_angles(batch.positions, inverse_frequency_, workspace_.angles.data());
+    embed({.table = shared_.embedding, .tokens = batch.tokens, .out = workspace_.x.data()}, stream);
+    rope_angles(batch.positions, rope_, workspace_.angles.data());
     for (int32_t i = 0; i < config.layers; ++i) {
         const Layer& layer = layers_[static_cast<size_t>(i)];
         attention(batch, layer, i, stream);
         feed_forward(layer, rows, stream);
+        copy_features(batch, i);
     }
     head(batch, stream);
 }

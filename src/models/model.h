@@ -13,6 +13,8 @@
 #include "formats/model_config.h"
 #include "kernels/attn_verify_gqa/attn_verify_gqa.h"
 #include "kernels/kv_view.h"
+#include "kernels/linear/linear.h"
+#include "kernels/weight.h"
 
 namespace kd {
 
@@ -25,7 +27,8 @@ struct ForwardBatch {
     std::span<const AttnSegment> segments;  // cover the rows in order
     std::span<const int32_t> logit_rows;    // rows whose logits are wanted, ascending
     KvView kv;
-    MatrixView<float> logits;  // [logit_rows, vocabulary]
+    MatrixView<float> logits;    // [logit_rows, vocabulary]
+    MatrixView<float> features;  // [rows, feature_layers * hidden]; null data: not wanted
 };
 
 /// The largest batch that a model must be able to run; sizes its workspace.
@@ -33,6 +36,15 @@ struct ForwardLimits {
     int32_t rows = 0;
     int32_t logit_rows = 0;
     int32_t keys = 0;  // context plus new rows that one row may attend to
+    /// Layers, counted from 0, whose output (the residual stream behind them) a drafter reads:
+    /// their values stand one after the other in a row of ForwardBatch::features.
+    std::vector<int32_t> feature_layers;
+};
+
+/// Weights of the target that a drafter without its own works with.
+struct SharedWeights {
+    WeightView embedding;                 // [vocabulary, hidden]
+    const LinearWeights* head = nullptr;  // hidden -> vocabulary
 };
 
 class Model {
@@ -41,13 +53,19 @@ class Model {
     Model(const Model&) = delete;
     Model& operator=(const Model&) = delete;
 
-    /// Writes K/V of every row to its slot and the logits of batch.logit_rows.
+    /// Writes K/V of every row to its slot, the logits of batch.logit_rows, and where wanted the
+    /// features of every row.
     virtual void forward(const ForwardBatch& batch, Stream& stream) = 0;
+
+    /// Valid as long as the model.
+    const SharedWeights& shared() const { return shared_; }
 
     const ModelConfig config;
 
   protected:
     explicit Model(ModelConfig model_config) : config(std::move(model_config)) {}
+
+    SharedWeights shared_;  // set when loaded
 };
 
 /// Loads the model of a GGUF file and re-packs its weights for `stream`'s kernels. The file must

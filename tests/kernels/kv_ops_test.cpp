@@ -39,7 +39,7 @@ struct RopeSetup {
             frequency[i] = std::pow(10000.0, -2.0 * static_cast<double>(i) / test.rotated);
         }
         angles.resize(static_cast<size_t>(test.rows * test.rotated));
-        rope_angles(positions, frequency, angles.data());
+        rope_angles(positions, {.inverse_frequency = frequency}, angles.data());
         slots.resize(static_cast<size_t>(test.rows) + 5);
         std::iota(slots.begin(), slots.end(), 0);
         for (size_t i = slots.size() - 1; i > 0; --i) {
@@ -154,7 +154,7 @@ TEST(RopeAppend, RotationKeepsDotProductsOfEqualDistance) {
         for (const int32_t shift : {0, 17, 400}) {
             const std::vector<int32_t> positions = {shift + 9, shift + 2};
             std::vector<float> angles(2 * 16);
-            rope_angles(positions, frequency, angles.data());
+            rope_angles(positions, {.inverse_frequency = frequency}, angles.data());
             std::vector<float> qkv(2 * 48, 0.0f);  // one Q, K and V head a row
             std::copy(a.begin(), a.end(), qkv.begin());
             std::copy(b.begin(), b.end(), qkv.begin() + 48);

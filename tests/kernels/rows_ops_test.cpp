@@ -149,6 +149,41 @@ TEST(Rmsnorm, AgreesWithTheReferenceAndInPlace) {
     }
 }
 
+TEST(Rmsnorm, NormalisesGroupsInsideWiderRowsAndNothingElse) {
+    constexpr int64_t kRows = 3, kGroups = 5, kColumns = 20, kStride = 117;
+    ThreadPool threads(2);
+    CaseRandom random(2);
+    const std::vector<float> x = random.values(kRows * kStride, 3);
+    const std::vector<float> weight = random.values(kColumns);
+    for (const Kernels kernels : {Kernels::fast, Kernels::reference}) {
+        Stream stream{&threads, kernels};
+        std::vector<float> whole = x;
+        rmsnorm({.x = whole.data(),
+                 .weight = weight.data(),
+                 .y = whole.data(),
+                 .rows = kRows,
+                 .groups = kGroups,
+                 .columns = kColumns,
+                 .stride = kStride,
+                 .epsilon = 1e-5f},
+                stream);
+        std::vector<float> one_by_one = x;
+        for (int64_t row = 0; row < kRows; ++row) {
+            for (int64_t group = 0; group < kGroups; ++group) {
+                float* vector = one_by_one.data() + row * kStride + group * kColumns;
+                rmsnorm({.x = vector,
+                         .weight = weight.data(),
+                         .y = vector,
+                         .rows = 1,
+                         .columns = kColumns,
+                         .epsilon = 1e-5f},
+                        stream);
+            }
+        }
+        EXPECT_TRUE(same_bits(whole, one_by_one));
+    }
+}
+
 TEST(Rmsnorm, RowsAreIndependent) {
     constexpr int64_t kRows = 64, kColumns = 603;
     CaseRandom random(1);

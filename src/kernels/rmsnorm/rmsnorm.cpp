@@ -33,12 +33,12 @@ HWY_INLINE float sum_of_squares(const float* x, size_t columns) {
     return sum_of(d, hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3])));
 }
 
-void rmsnorm_rows(const RmsnormParams& params, int64_t begin, int64_t end) {
+void rmsnorm_vectors(const RmsnormParams& params, int64_t begin, int64_t end) {
     const F32 d;
     const size_t columns = static_cast<size_t>(params.columns);
-    for (int64_t row = begin; row < end; ++row) {
-        const float* x = params.x + row * params.columns;
-        float* y = params.y + row * params.columns;
+    for (int64_t v = begin; v < end; ++v) {
+        const float* x = params.x + params.offset(v);
+        float* y = params.y + params.offset(v);
         const float mean = sum_of_squares(x, columns) / static_cast<float>(columns);
         const F32Vec inverse = hn::Set(d, 1.0f / std::sqrt(mean + params.epsilon));
         size_t c = 0;
@@ -59,13 +59,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kd {
 
-HWY_EXPORT(rmsnorm_rows);
+HWY_EXPORT(rmsnorm_vectors);
 
 void rmsnorm(const RmsnormParams& params, Stream& stream) {
     if (stream.kernels == Kernels::reference) return rmsnorm_ref(params);
     const int64_t grain = rows_per_chunk(params.columns, 32768);
-    stream.threads->parallel_for(params.rows, grain, [&](int64_t begin, int64_t end) {
-        HWY_DYNAMIC_DISPATCH(rmsnorm_rows)(params, begin, end);
+    stream.threads->parallel_for(params.vectors(), grain, [&](int64_t begin, int64_t end) {
+        HWY_DYNAMIC_DISPATCH(rmsnorm_vectors)(params, begin, end);
     });
 }
 

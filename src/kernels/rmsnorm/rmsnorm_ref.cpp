@@ -5,9 +5,9 @@
 namespace kd {
 
 void rmsnorm_ref(const RmsnormParams& params) {
-    for (int64_t row = 0; row < params.rows; ++row) {
-        const float* x = params.x + row * params.columns;
-        float* y = params.y + row * params.columns;
+    for (int64_t v = 0; v < params.vectors(); ++v) {
+        const float* x = params.x + params.offset(v);
+        float* y = params.y + params.offset(v);
         double squares = 0;
         for (int64_t c = 0; c < params.columns; ++c) squares += double{x[c]} * x[c];
         const double mean = squares / static_cast<double>(params.columns);

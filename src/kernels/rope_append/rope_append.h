@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "backends/stream.h"
 #include "kernels/kv_view.h"
@@ -14,10 +15,16 @@ namespace kd {
 /// store Q and K; or (i, i + rotated / 2), as Hugging Face files do.
 enum class RopePairing : uint8_t { adjacent, half };
 
-/// cos and sin of position * frequency, computed once per forward and shared by all layers.
-/// positions [rows], inverse_frequency [rotated / 2] -> angles [rows, rotated / 2, 2 (cos, sin)].
-void rope_angles(std::span<const int32_t> positions, std::span<const double> inverse_frequency,
-                 float* angles);
+/// The rotation of a model: pair i turns by position * inverse_frequency[i]; cos and sin are
+/// multiplied by `magnitude` (1 but for some context extensions).
+struct RopeTable {
+    std::vector<double> inverse_frequency;  // [rotated / 2]
+    double magnitude = 1;
+};
+
+/// cos and sin, times the table's magnitude, computed once per forward and shared by all layers.
+/// positions [rows] -> angles [rows, rotated / 2, 2 (cos, sin)].
+void rope_angles(std::span<const int32_t> positions, const RopeTable& table, float* angles);
 
 struct RopeAppendParams {
     int64_t rows = 0;

@@ -7,12 +7,11 @@
 
 namespace kd {
 
-void rope_angles(std::span<const int32_t> positions, std::span<const double> inverse_frequency,
-                 float* angles) {
+void rope_angles(std::span<const int32_t> positions, const RopeTable& table, float* angles) {
     for (const int32_t position : positions) {
-        for (const double frequency : inverse_frequency) {
-            *angles++ = static_cast<float>(std::cos(position * frequency));
-            *angles++ = static_cast<float>(std::sin(position * frequency));
+        for (const double frequency : table.inverse_frequency) {
+            *angles++ = static_cast<float>(std::cos(position * frequency) * table.magnitude);
+            *angles++ = static_cast<float>(std::sin(position * frequency) * table.magnitude);
         }
     }
 }
