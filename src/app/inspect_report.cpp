@@ -235,14 +235,14 @@ Json template_of(const GgufFile& file) {
 
 std::vector<TensorRow> tensor_rows(const GgufFile& file) {
     std::vector<TensorRow> rows;
-    for (const GgufTensor& t : file.tensors()) {
+    for (const FileTensor& t : file.tensors()) {
         rows.push_back({.name = t.name,
                         .type = std::string(name_of(t.type)),
                         .dims = &t.dims,
                         .bytes = t.bytes,
-                        .offset = static_cast<uint64_t>(t.data - file.file().data())});
+                        .offset = t.file_offset});
     }
-    for (const GgufForeignTensor& t : file.foreign_tensors()) {
+    for (const ForeignTensor& t : file.foreign_tensors()) {
         rows.push_back({.name = t.name,
                         .type = t.type,
                         .dims = &t.dims,

@@ -123,12 +123,20 @@ std::optional<DType> dtype_of(uint32_t tensor_type) {
             return DType::q4_0;
         case 3:
             return DType::q4_1;
+        case 6:
+            return DType::q5_0;
+        case 7:
+            return DType::q5_1;
         case 8:
             return DType::q8_0;
         case 12:
             return DType::q4_k;
+        case 13:
+            return DType::q5_k;
         case 14:
             return DType::q6_k;
+        case 20:
+            return DType::iq4_nl;
         case 30:
             return DType::bf16;
         default:
@@ -280,7 +288,7 @@ uint32_t read_version(Cursor& cursor) {
 
 /// A tensor's entry; `offset` counts from the start of the tensor data.
 struct TensorEntry {
-    GgufTensor tensor;  // of a foreign type: 0 bytes where they are not known
+    FileTensor tensor;  // of a foreign type: 0 bytes where they are not known
     uint64_t offset = 0;
     uint32_t code = 0;  // ggml's
     bool foreign = false;
@@ -289,7 +297,7 @@ struct TensorEntry {
 /// Sets the entry's type and bytes.
 void read_tensor_type(Cursor& cursor, std::string_view field, uint64_t elements,
                       ForeignTensors foreign, TensorEntry& entry) {
-    GgufTensor& tensor = entry.tensor;
+    FileTensor& tensor = entry.tensor;
     entry.code = cursor.read<uint32_t>(field);
     const std::string name = tensor_type_name(entry.code);
     TensorType type;
@@ -302,8 +310,8 @@ void read_tensor_type(Cursor& cursor, std::string_view field, uint64_t elements,
         if (type.elements == 0) return;
     } else {
         KD_THROW(unsupported,
-                 "{}: {}: type {} is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K and "
-                 "Q6_K are)",
+                 "{}: {}: type {} is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, "
+                 "IQ4_NL, Q4_K, Q5_K and Q6_K are)",
                  cursor.path(), field, name);
     }
     if (tensor.columns() % type.elements != 0) {
@@ -318,7 +326,7 @@ void read_tensor_type(Cursor& cursor, std::string_view field, uint64_t elements,
 
 TensorEntry read_tensor_entry(Cursor& cursor, uint64_t index, ForeignTensors foreign) {
     TensorEntry entry;
-    GgufTensor& tensor = entry.tensor;
+    FileTensor& tensor = entry.tensor;
     tensor.name = cursor.read_string(fmt::format("name of tensor {}", index));
     if (tensor.name.empty())
         KD_THROW(corrupt, "{}: name of tensor {}: empty", cursor.path(), index);
@@ -348,7 +356,7 @@ TensorEntry read_tensor_entry(Cursor& cursor, uint64_t index, ForeignTensors for
 /// Points the tensor at its data, which starts at file offset data_begin + offset.
 void place_tensor(TensorEntry& entry, const MappedFile& file, uint64_t data_begin,
                   uint64_t alignment) {
-    GgufTensor& tensor = entry.tensor;
+    FileTensor& tensor = entry.tensor;
     if (entry.offset % alignment != 0) {
         KD_THROW(corrupt, "{}: tensor '{}': offset {} is not a multiple of the alignment {}",
                  file.path(), printable(tensor.name), entry.offset, alignment);
@@ -364,18 +372,19 @@ void place_tensor(TensorEntry& entry, const MappedFile& file, uint64_t data_begi
                  file.bytes());
     }
     tensor.data = file.data() + *begin;
+    tensor.file_offset = *begin;
 }
 
 void check_no_overlap(const std::vector<TensorEntry>& entries, const MappedFile& file) {
-    std::vector<const GgufTensor*> by_place;
+    std::vector<const FileTensor*> by_place;
     by_place.reserve(entries.size());
     for (const TensorEntry& entry : entries) {
         if (entry.tensor.bytes > 0) by_place.push_back(&entry.tensor);
     }
     std::sort(by_place.begin(), by_place.end(),
-              [](const GgufTensor* a, const GgufTensor* b) { return a->data < b->data; });
+              [](const FileTensor* a, const FileTensor* b) { return a->data < b->data; });
     for (size_t i = 1; i < by_place.size(); ++i) {
-        const GgufTensor& before = *by_place[i - 1];
+        const FileTensor& before = *by_place[i - 1];
         if (before.data + before.bytes > by_place[i]->data) {
             KD_THROW(corrupt, "{}: tensor '{}': its data overlaps that of tensor '{}'", file.path(),
                      printable(by_place[i]->name), printable(before.name));
@@ -383,12 +392,13 @@ void check_no_overlap(const std::vector<TensorEntry>& entries, const MappedFile&
     }
 }
 
-GgufForeignTensor foreign_tensor(const TensorEntry& entry, const MappedFile& file) {
-    const GgufTensor& tensor = entry.tensor;
-    GgufForeignTensor out = {.name = tensor.name,
-                             .type = tensor_type_name(entry.code),
-                             .dims = tensor.dims,
-                             .file_offset = static_cast<uint64_t>(tensor.data - file.data())};
+ForeignTensor foreign_tensor(const TensorEntry& entry) {
+    const FileTensor& tensor = entry.tensor;
+    ForeignTensor out = {.name = tensor.name,
+                         .type = tensor_type_name(entry.code),
+                         .dims = tensor.dims,
+                         .file_offset = tensor.file_offset,
+                         .bytes = std::nullopt};
     if (tensor.bytes > 0) out.bytes = tensor.bytes;
     return out;
 }
@@ -440,9 +450,9 @@ GgufFile::GgufFile(const std::string& path, ForeignTensors foreign)
     check_no_overlap(entries, *file_);
     tensors_.reserve(entries.size());
     for (TensorEntry& entry : entries) {
-        GgufTensor& tensor = entry.tensor;
+        FileTensor& tensor = entry.tensor;
         if (entry.foreign) {
-            foreign_.push_back(foreign_tensor(entry, *file_));
+            foreign_.push_back(foreign_tensor(entry));
         } else {
             tensor_index_.emplace(tensor.name, tensors_.size());
             tensors_.push_back(std::move(tensor));

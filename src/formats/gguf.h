@@ -6,39 +6,15 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
-#include "base/dtype.h"
+#include "formats/file_tensor.h"
+#include "formats/mapped_file.h"
 
 namespace kd {
-
-/// A read-only mapping of a whole regular file. The file must not shrink while it is mapped: the
-/// system answers a read beyond its new end with SIGBUS.
-class MappedFile {
-  public:
-    /// Throws kd::Error naming the path if it is missing, unreadable, a directory, not a regular
-    /// file or empty.
-    explicit MappedFile(const std::string& path);
-    ~MappedFile();
-    MappedFile(const MappedFile&) = delete;
-    MappedFile& operator=(const MappedFile&) = delete;
-
-    const std::string& path() const { return path_; }
-    const std::byte* data() const { return data_; }
-    size_t bytes() const { return bytes_; }
-    /// Drops the resident pages that [begin, begin + bytes) touches; they are read again on the
-    /// next use.
-    void release(const std::byte* begin, size_t bytes) const;
-
-  private:
-    std::string path_;
-    const std::byte* data_ = nullptr;
-    size_t bytes_ = 0;
-};
 
 /// GGUF's own codes of metadata values.
 enum class GgufValueType : uint32_t {
@@ -69,33 +45,6 @@ struct GgufArray {
     std::vector<std::string_view> strings;  // element_type string
 };
 
-struct GgufTensor {
-    std::string_view name;
-    DType type = DType::f32;
-    std::vector<int64_t> dims;        // GGUF order: dims[0] is the contiguous one (columns)
-    const std::byte* data = nullptr;  // aligned, inside the mapping
-    int64_t bytes = 0;
-
-    int64_t columns() const { return dims[0]; }
-    int64_t rows() const {
-        int64_t rows = 1;
-        for (size_t i = 1; i < dims.size(); ++i) rows *= dims[i];
-        return rows;
-    }
-};
-
-/// A tensor of a type that is not one of DType's: nothing here computes with it.
-struct GgufForeignTensor {
-    std::string_view name;
-    std::string type;              // ggml's name, or the number of its code
-    std::vector<int64_t> dims;     // as in GgufTensor
-    uint64_t file_offset = 0;      // of its first byte
-    std::optional<int64_t> bytes;  // none where the type's blocks are not known
-};
-
-/// What to do with tensors of other types than DType's.
-enum class ForeignTensors : uint8_t { refuse, list };
-
 class GgufFile {
   public:
     /// Throws kd::Error: corrupt for a file that contradicts the format, unsupported (with the name
@@ -107,13 +56,13 @@ class GgufFile {
     const MappedFile& file() const { return *file_; }
     uint32_t version() const { return version_; }
     const std::map<std::string_view, GgufValue>& metadata() const { return metadata_; }
-    const std::vector<GgufTensor>& tensors() const { return tensors_; }
+    const std::vector<FileTensor>& tensors() const { return tensors_; }
     /// In the file's order; find_tensor does not see them.
-    const std::vector<GgufForeignTensor>& foreign_tensors() const { return foreign_; }
+    const std::vector<ForeignTensor>& foreign_tensors() const { return foreign_; }
 
     /// Null if absent.
     const GgufValue* find(std::string_view key) const;
-    const GgufTensor* find_tensor(std::string_view name) const;
+    const FileTensor* find_tensor(std::string_view name) const;
 
     /// Required values: kd::Error{corrupt} naming file, key and what was found instead, if absent,
     /// of another kind or out of [min, max].
@@ -135,17 +84,9 @@ class GgufFile {
     std::unique_ptr<MappedFile> file_;
     uint32_t version_ = 0;
     std::map<std::string_view, GgufValue> metadata_;
-    std::vector<GgufTensor> tensors_;
-    std::vector<GgufForeignTensor> foreign_;
+    std::vector<FileTensor> tensors_;
+    std::vector<ForeignTensor> foreign_;
     std::map<std::string_view, size_t> tensor_index_;
 };
-
-/// Throws kd::Error{corrupt} naming `path`, the tensor and the place if a weight is NaN or
-/// infinite: reads every weight of a float tensor, the scales (and minima) of a quantised one.
-void check_finite(const GgufTensor& tensor, const std::string& path);
-
-/// `text` from a file, fit for a one-line message: bytes outside printable ASCII become \xNN, what
-/// exceeds 64 bytes becomes "...".
-std::string printable(std::string_view text);
 
 }  // namespace kd

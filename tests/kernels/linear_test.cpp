@@ -1,7 +1,7 @@
 #include "kernels/linear/linear.h"
 
 #include "base/error.h"
-#include "base/kquants.h"
+#include "base/quant_blocks.h"
 #include "kernel_test.h"
 #include "kernels/cases/random.h"
 #include "kernels/linear/linear_cases.h"
@@ -26,7 +26,7 @@ std::vector<double> magnitudes(const LinearCase& test, const LinearInputs& in) {
     for (int64_t row = 0; row < test.rows; ++row) {
         for (const WeightView& part : in.parts) {
             for (int64_t n = 0; n < part.rows; ++n) {
-                dequantise(part.type, part.row(n), part.columns, w.data());
+                dequantise_row(part, n, w.data());
                 double sum = 0;
                 for (size_t k = 0; k < w.size(); ++k) {
                     // A block's minimum and its scaled integers are separate terms.
@@ -74,8 +74,9 @@ TEST(Linear, AgreesWithTheReference) {
 TEST(Linear, ARowIsTheSameAloneAndInAnyBatch) {
     constexpr int64_t kRows = 64;
     constexpr int64_t kColumns = 256;
-    for (const DType type : {DType::q4_1, DType::q4_0, DType::q8_0, DType::q4_k, DType::q6_k,
-                             DType::f32, DType::bf16}) {
+    for (const DType type :
+         {DType::q4_1, DType::q4_0, DType::q8_0, DType::q4_k, DType::q6_k, DType::q5_1, DType::q5_k,
+          DType::int4, DType::f32, DType::bf16, DType::f8_e4m3}) {
         SCOPED_TRACE(name_of(type));
         const LinearCase test{"", {{type, 70}, {type, 19}}, kColumns, kRows, true, true, 99};
         const LinearInputs in = make_linear_inputs(test);
@@ -190,7 +191,7 @@ float k_quant_chain(const WeightView& w, int64_t output, const int8_t* x) {
         int32_t products = 0;
         int32_t minimum = 0;
         if (w.type == DType::q4_k) {
-            const Q4KBlock block = read_q4_k(at);
+            const AffineSuperblock block = read_affine_superblock(w.type, at);
             for (size_t i = 0; i < 32; ++i) {
                 products +=
                     block.scale[sub] * block.q[32 * sub + i] * x[32 * b + static_cast<int64_t>(i)];

@@ -14,11 +14,12 @@
 
 namespace kd {
 
-/// ggml's code of a tensor type.
+/// ggml's code of a tensor type; for one that GGUF has not: a code of none.
 uint32_t ggml_type(DType type);
 
 /// `weights` (a multiple of the block) in the layout of `type`; the inverse of dequantise up to the
-/// rounding of the type.
+/// rounding of the type. F8_E4M3 and INT4 are those before scales beside the matrix: up to 448, and
+/// -8 to 7.
 std::string quantise(DType type, std::span<const float> weights);
 
 /// The code under which GGUF stores a number of type T.
