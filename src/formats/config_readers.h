@@ -1,0 +1,34 @@
+// The readers behind model_config.h, one for each form of file, and the limits they share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "formats/model_config.h"
+
+namespace kd {
+
+class GgufFile;
+class HfFolder;
+
+// Sane maxima. Products of any three of them stay far below 2^63.
+inline constexpr int64_t kMaxLayers = 1024;
+inline constexpr int64_t kMaxHidden = 65536;
+inline constexpr int64_t kMaxIntermediate = 1 << 20;
+inline constexpr int64_t kMaxHeads = 1024;
+inline constexpr int64_t kMaxHeadDim = 1024;
+inline constexpr int64_t kMaxVocabulary = 1 << 24;
+inline constexpr int64_t kMaxContext = 1 << 24;
+inline constexpr double kMinRopeBase = 1.01;  // yarn divides by its logarithm
+inline constexpr double kMaxRopeBase = 1e12;
+inline constexpr double kMaxRopeFactor = 1e6;
+inline constexpr double kMinEpsilon = 1e-12;
+inline constexpr double kMaxEpsilon = 0.1;
+
+/// Runs one part of reading. False: it was refused, and what builds on it makes no sense.
+using AttemptPart = std::function<bool(const std::function<void()>& part)>;
+
+ModelConfig read_gguf_config(const GgufFile& file, const AttemptPart& attempt);
+ModelConfig read_hf_config(const HfFolder& folder, const AttemptPart& attempt);
+
+}  // namespace kd
