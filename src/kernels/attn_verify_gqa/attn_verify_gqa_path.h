@@ -11,9 +11,15 @@
 
 namespace kd {
 
-/// Path positions of `row` of a segment: the context, its ancestors and itself.
+/// The last row of a segment without ancestors that `row` attends to.
+inline int32_t last_attended(const AttnSegment& segment, int32_t row) {
+    return segment.bidirectional ? segment.rows - 1 : row;
+}
+
+/// Path positions of `row` of a segment: the context, its ancestors and itself, or all rows.
 inline int64_t path_keys(const AttnSegment& segment, int32_t row) {
-    const int32_t depth = segment.ancestors.empty() ? row : segment.depth[static_cast<size_t>(row)];
+    const int32_t depth = segment.ancestors.empty() ? last_attended(segment, row)
+                                                    : segment.depth[static_cast<size_t>(row)];
     return static_cast<int64_t>(segment.context.size()) + depth + 1;
 }
 
@@ -23,7 +29,7 @@ template <class Visit>
 void for_each_path_node(const AttnSegment& segment, int32_t row, Visit&& visit) {
     int32_t i = 0;
     if (segment.ancestors.empty()) {
-        for (int32_t node = 0; node <= row; ++node) visit(i++, node);
+        for (int32_t node = 0; node <= last_attended(segment, row); ++node) visit(i++, node);
         return;
     }
     for (int32_t word = 0; word < kAncestorWords; ++word) {
@@ -41,6 +47,7 @@ inline void check_segment(const AttnSegment& segment) {
                         segment.depth.size() == rows && segment.rows <= kMaxTreeNodes),
              "tree of {} rows, {} words, {} depths", rows, segment.ancestors.size(),
              segment.depth.size());
+    KD_CHECK(causal || !segment.bidirectional, "a bidirectional tree of {} rows", rows);
     for (size_t row = 0; !causal && row < rows; ++row) {
         int32_t nodes = 0;
         for_each_path_node(segment, static_cast<int32_t>(row), [&](int32_t, int32_t node) {
