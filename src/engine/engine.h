@@ -24,7 +24,7 @@
 #include "engine/batch.h"
 #include "engine/round.h"
 #include "engine/session.h"
-#include "formats/gguf.h"
+#include "formats/model_file.h"
 #include "formats/tokenizer.h"
 #include "kv/kv_pool.h"
 #include "models/drafter.h"
@@ -102,7 +102,7 @@ class Engine {
     void refine_cost(const RoundStats& stats);
 
     Config config_;
-    std::unique_ptr<GgufFile> file_;
+    std::unique_ptr<ModelFile> file_;
     std::unique_ptr<Tokenizer> tokenizer_;
     std::unique_ptr<ThreadPool> threads_;
     Stream stream_;
@@ -128,7 +128,7 @@ class Engine {
     std::vector<Session*> oldest_first_;  // scratch of plan()
 };
 
-/// The file of a model name or path. Throws kd::Error naming it if there is none.
+/// The file or folder of a model name or path. Throws kd::Error naming it if there is none.
 std::string resolve_model(const std::string& model);
 
 }  // namespace kd

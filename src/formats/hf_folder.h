@@ -3,17 +3,18 @@
 #pragma once
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "formats/file_tensor.h"
-#include "formats/json_fields.h"
-#include "formats/safetensors.h"
+#include "formats/json_file.h"
+#include "formats/mapped_file.h"
 
 namespace kd {
+
+class SafetensorsFile;
 
 class HfFolder {
   public:
@@ -37,11 +38,14 @@ class HfFolder {
 
     const std::string& path() const { return path_; }
     /// The whole config.json.
-    JsonFields config() const { return {config_, config_path_}; }
+    JsonNode config() const { return {config_, config_path_}; }
+    /// The folder's own name, to call the model by.
+    std::string name() const;
     /// What stands before "model.layers.0..." and "lm_head...": empty, or "language_model." where
     /// the language model is a part of a larger one.
     std::string_view name_prefix() const { return prefix_; }
-    const std::vector<std::unique_ptr<SafetensorsFile>>& shards() const { return shards_; }
+    /// The files that hold its weights.
+    std::vector<const MappedFile*> files() const;
 
     /// In the order of names. A tensor that no model computes with (rotary_emb.inv_freq) is not
     /// there.
@@ -56,7 +60,7 @@ class HfFolder {
 
     std::string path_;
     std::string config_path_;
-    nlohmann::ordered_json config_;
+    Json config_;
     std::string prefix_;
     std::vector<std::unique_ptr<SafetensorsFile>> shards_;
     std::vector<FileTensor> tensors_;

@@ -15,6 +15,20 @@ ModelConfig read_parts(const ModelFile& file, const AttemptPart& attempt) {
 
 }  // namespace
 
+std::string_view name_of(RopeScalingType type) {
+    switch (type) {
+        case RopeScalingType::none:
+            return "none";
+        case RopeScalingType::linear:
+            return "linear";
+        case RopeScalingType::llama3:
+            return "llama3";
+        case RopeScalingType::yarn:
+            return "yarn";
+    }
+    return "?";
+}
+
 ModelConfig read_model_config(const ModelFile& file) {
     return read_parts(file, [](const std::function<void()>& part) {
         part();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/views.h"
@@ -13,6 +14,7 @@ namespace kd {
 class ModelFile;
 
 enum class RopeScalingType : uint8_t { none, linear, llama3, yarn };
+std::string_view name_of(RopeScalingType type);
 
 /// How the rotation is stretched for contexts longer than those of the first training. Fields that
 /// a type does not use keep their defaults.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "formats/file_tensor.h"
+#include "formats/mapped_file.h"
 
 namespace kd {
 
@@ -32,7 +33,7 @@ class ModelFile {
     /// "GGUF v3", "Hugging Face folder".
     std::string format() const;
     /// The files that hold its weights.
-    std::vector<std::string> files() const;
+    std::vector<const MappedFile*> files() const;
     /// Of all these files together.
     size_t bytes() const;
     /// Names as in the file, dims with the contiguous one first.

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "formats/model_file.h"
 #include "support/gguf_writer.h"
 #include "support/tiny_model.h"
 
@@ -37,7 +38,7 @@ GgufWriter config_without(std::string_view except) {
 ModelConfig read(const GgufWriter& writer) {
     const TempPath file;
     writer.write(file.path());
-    return read_model_config(GgufFile(file.path()));
+    return read_model_config(ModelFile(file.path()));
 }
 
 /// Expects a refusal that names the key and all of `parts`.
@@ -66,7 +67,7 @@ void expect_value_refused(const std::string& key, T value, const std::string& pr
 TEST(ModelConfig, DefaultsOfAbsentKeys) {
     const TempPath file("-name.gguf");
     config_without("llama.attention.head_count_kv").write(file.path());
-    const ModelConfig config = read_model_config(GgufFile(file.path()));
+    const ModelConfig config = read_model_config(ModelFile(file.path()));
     EXPECT_EQ(config.architecture, "llama");
     EXPECT_EQ(config.name, std::filesystem::path(file.path()).filename());
     EXPECT_EQ(config.layers, 3);
@@ -80,7 +81,7 @@ TEST(ModelConfig, DefaultsOfAbsentKeys) {
     EXPECT_EQ(config.norm_epsilon, double{1e-6f});
     EXPECT_EQ(config.vocabulary, 3);
     EXPECT_EQ(config.context_length, 2048);
-    EXPECT_TRUE(config.rope_adjacent_pairs);
+    EXPECT_EQ(config.rope_pairing, RopePairing::adjacent);
 }
 
 TEST(ModelConfig, StatedValuesAreHonoured) {
@@ -113,7 +114,7 @@ TEST(ModelConfig, NamesThatAreNoLineGiveWayToTheFilesName) {
 TEST(ModelConfig, TinyModel) {
     const TempPath file;
     write_tiny_model(file.path());
-    const ModelConfig config = read_model_config(GgufFile(file.path()));
+    const ModelConfig config = read_model_config(ModelFile(file.path()));
     EXPECT_EQ(config.layers, 2);
     EXPECT_EQ(config.hidden, 64);
     EXPECT_EQ(config.intermediate, 96);
@@ -207,7 +208,7 @@ TEST(ModelConfig, RealFile) {
         cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache/kdtree";
     const std::string path = folder + "/SmolLM2-135M-Instruct.Q4_1.gguf";
     if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
-    const ModelConfig config = read_model_config(GgufFile(path));
+    const ModelConfig config = read_model_config(ModelFile(path));
     EXPECT_EQ(config.name, "Smollm2 135M 8k Lc100K Mix1 Ep2");
     EXPECT_EQ(config.layers, 30);
     EXPECT_EQ(config.hidden, 576);

@@ -69,11 +69,11 @@ void use_tokenizer(const GgufFile& gguf) {
 }
 
 /// Loads the weights and runs one causal chunk on an empty cache.
-void run_model(const GgufFile& gguf) {
+void run_model(const ModelFile& model_file) {
     static ThreadPool threads(1);
     Stream stream{.threads = &threads};
     const auto model =
-        load_model(gguf, {.rows = kRows, .logit_rows = kRows, .keys = kRows}, stream);
+        load_model(model_file, {.rows = kRows, .logit_rows = kRows, .keys = kRows}, stream);
     const ModelConfig& config = model->config;
     KvView kv{.type = DType::f16,
               .layers = config.layers,
@@ -99,14 +99,14 @@ void run_model(const GgufFile& gguf) {
                    stream);
 }
 
-void probe(const GgufFile& gguf) {
+void probe(const ModelFile& model_file) {
     std::vector<std::string> faults;
-    const ModelConfig probed = probe_model_config(gguf, faults);
+    const ModelConfig probed = probe_model_config(model_file, faults);
     for (const std::string& fault : faults) {
         KD_CHECK(!fault.empty() && fault.find('\n') == fault.npos, "fault: {}", fault);
     }
     try {
-        read_model_config(gguf);
+        read_model_config(model_file);
     } catch (const Error& error) {
         KD_CHECK(!faults.empty(), "the probe found nothing, reading said: {}", error.what());
         return;
@@ -123,14 +123,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     static MemoryFile file;
     file.set({data, bytes});
     expect_refusal_or_none([] {
-        const GgufFile gguf(file.path(), ForeignTensors::list);
-        look_up_all(gguf);
-        probe(gguf);
+        const ModelFile model_file(file.path(), ForeignTensors::list);
+        look_up_all(*model_file.gguf());
+        probe(model_file);
     });
     expect_refusal_or_none([] {
-        const GgufFile gguf(file.path());
-        expect_refusal_or_none([&] { use_tokenizer(gguf); });
-        run_model(gguf);
+        const ModelFile model_file(file.path());
+        expect_refusal_or_none([&] { use_tokenizer(*model_file.gguf()); });
+        run_model(model_file);
     });
     return 0;
 }

@@ -41,7 +41,7 @@ class ModelRunner {
     std::vector<float> logits_of(std::span<const int32_t> tokens);
 
   private:
-    GgufFile file_;
+    ModelFile file_;
     ThreadPool threads_;
     Stream stream_;
     std::unique_ptr<Model> model_;
