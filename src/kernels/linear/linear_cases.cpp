@@ -93,11 +93,24 @@ double linear_tolerance(const LinearCase& test) {
     return steps * 0x1p-24;
 }
 
+namespace {
+
+/// Of a matrix as random_weights makes it, with the scales beside it.
+int64_t part_bytes(const LinearCase::Part& part, int64_t columns) {
+    int64_t bytes = part.rows * bytes_of(part.type, columns);
+    if (part.type == DType::int4) bytes += 2 * part.rows * (columns / 32);
+    if (part.type == DType::f8_e4m3)
+        bytes += 4 * ((part.rows + 127) / 128) * ((columns + 127) / 128);
+    return bytes;
+}
+
+}  // namespace
+
 int64_t linear_bytes(const LinearCase& test) {
     int64_t bytes = 0;
     int64_t outputs = 0;
     for (const LinearCase::Part& part : test.parts) {
-        bytes += part.rows * bytes_of(part.type, test.columns);
+        bytes += part_bytes(part, test.columns);
         outputs += part.rows;
     }
     const int64_t x_bytes = is_quantised(test.parts[0].type) ? 1 : 4;

@@ -172,11 +172,11 @@ void check_part(const WeightView& part, const WeightView& first) {
     }
     const BlockScales& scales = part.scales;
     if (scales.data == nullptr) return;
-    const bool by_blocks = part.type == DType::int4;
-    if ((!by_blocks && part.type != DType::f8_e4m3) || scales.block_rows < 1 ||
-        scales.block_columns < 1 || (by_blocks && scales.block_columns % kBlockColumns != 0)) {
-        KD_THROW(unsupported, "{} matrix with scales for every {} x {}", name_of(part.type),
-                 scales.block_rows, scales.block_columns);
+    const bool takes_scales = part.type == DType::int4 || part.type == DType::f8_e4m3;
+    if (!takes_scales || block_elements(scales.type) != 1 || scales.block_rows < 1 ||
+        scales.block_columns < 1 || scales.block_columns % block_elements(part.type) != 0) {
+        KD_THROW(unsupported, "{} matrix with {} scales for every {} x {}", name_of(part.type),
+                 name_of(scales.type), scales.block_rows, scales.block_columns);
     }
 }
 
