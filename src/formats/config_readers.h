@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "formats/model_config.h"
 
@@ -18,6 +19,7 @@ inline constexpr int64_t kMaxIntermediate = 1 << 20;
 inline constexpr int64_t kMaxHeads = 1024;
 inline constexpr int64_t kMaxHeadDim = 1024;
 inline constexpr int64_t kMaxVocabulary = 1 << 24;
+inline constexpr int64_t kMaxExperts = 65536;
 inline constexpr int64_t kMaxContext = 1 << 24;
 inline constexpr double kMinRopeBase = 1.01;  // yarn divides by its logarithm
 inline constexpr double kMaxRopeBase = 1e12;
@@ -29,6 +31,14 @@ inline constexpr double kMaxEpsilon = 0.1;
 using AttemptPart = std::function<bool(const std::function<void()>& part)>;
 
 ModelConfig read_gguf_config(const GgufFile& file, const AttemptPart& attempt);
+/// Refuses groups that do not divide the experts, or of which those used hold too few experts.
+/// where: what says so, for the message.
+void check_expert_groups(const MoeShape& moe, const std::string& where);
+
+/// Of GGUF architecture "deepseek2": heads, rope dimension and experts. Sizes must be read.
+void read_deepseek_heads(const GgufFile& file, ModelConfig& config);
+void read_deepseek_experts(const GgufFile& file, ModelConfig& config);
+
 ModelConfig read_hf_config(const HfFolder& folder, const AttemptPart& attempt);
 
 }  // namespace kd

@@ -1,9 +1,9 @@
 // DeepSeek-V2, DeepSeek-V3 and Kimi-K2: multi-head latent attention (MLA) and mixture of experts. A
 // flat list of ops a layer.
 //
-// Attention runs absorbed (DeepSeek-V2, section 2.1): W_UK, which makes a head's key of a latent, is
-// applied to the query in place of every key, and W_UV to the weighted sum of latents in place of
-// every value. So the cache holds one row a token: the latent and the rotated key that all heads
+// Attention runs absorbed (DeepSeek-V2, section 2.1): W_UK, which makes a head's key of a latent,
+// is applied to the query in place of every key, and W_UV to the weighted sum of latents in place
+// of every value. So the cache holds one row a token: the latent and the rotated key that all heads
 // share.
 #include <algorithm>
 #include <cmath>
@@ -37,8 +37,8 @@ struct FeedForward {
 };
 
 struct Layer {
-    std::vector<float> attn_norm;  // [hidden]
-    std::vector<float> ffn_norm;   // [hidden]
+    std::vector<float> attn_norm;     // [hidden]
+    std::vector<float> ffn_norm;      // [hidden]
     std::unique_ptr<Projection> q_a;  // hidden -> q_lora; null: Q is one projection
     std::vector<float> q_a_norm;      // [q_lora]
     Projection q;                     // q_lora or hidden -> heads * (nope + rope)
@@ -80,17 +80,17 @@ struct Workspace {
           angles(rows * c.rope_dim),
           quantised(QuantRows::bytes(rows, widest_input(c))) {}
 
-    LazyArray<float> x;         // [rows, hidden] residual stream
-    LazyArray<float> normed;    // [rows, hidden]
-    LazyArray<float> q_a;       // [rows, q_lora]
-    LazyArray<float> q;         // [rows, heads, nope + rope]
-    LazyArray<float> kv_a;      // [rows, latent + rope]
-    LazyArray<float> q_latent;  // [rows, heads, latent + rope]
-    LazyArray<float> attended;  // [rows, heads, latent]
-    LazyArray<float> values;    // [rows, heads, value]
-    LazyArray<float> gate_up;   // [rows, 2 * intermediate]
-    LazyArray<float> activated;  // [rows, intermediate]
-    LazyArray<float> router;     // [rows, experts]
+    LazyArray<float> x;                 // [rows, hidden] residual stream
+    LazyArray<float> normed;            // [rows, hidden]
+    LazyArray<float> q_a;               // [rows, q_lora]
+    LazyArray<float> q;                 // [rows, heads, nope + rope]
+    LazyArray<float> kv_a;              // [rows, latent + rope]
+    LazyArray<float> q_latent;          // [rows, heads, latent + rope]
+    LazyArray<float> attended;          // [rows, heads, latent]
+    LazyArray<float> values;            // [rows, heads, value]
+    LazyArray<float> gate_up;           // [rows, 2 * intermediate]
+    LazyArray<float> activated;         // [rows, intermediate]
+    LazyArray<float> router;            // [rows, experts]
     LazyArray<int32_t> expert_ids;      // [rows, used]
     LazyArray<float> expert_weights;    // [rows, used]
     LazyArray<float> expert_activated;  // [rows, used, expert intermediate]
@@ -173,11 +173,14 @@ class LayerReader {
     }
     ProjectionView projection(std::string_view part, int64_t rows, int64_t columns) {
         ProjectionView view = {.weight = matrix(part, rows, columns)};
-        if (reader_.has(name(part) + ".bias")) view.bias = reader_.vector(name(part) + ".bias", rows);
+        if (reader_.has(name(part) + ".bias"))
+            view.bias = reader_.vector(name(part) + ".bias", rows);
         return view;
     }
     FeedForwardViews feed_forward(std::string_view suffix, int32_t intermediate) {
-        const auto part = [&](std::string_view side) { return fmt::format("ffn_{}{}", side, suffix); };
+        const auto part = [&](std::string_view side) {
+            return fmt::format("ffn_{}{}", side, suffix);
+        };
         const FeedForwardViews views = {.gate = matrix(part("gate"), intermediate, c_.hidden),
                                         .up = matrix(part("up"), intermediate, c_.hidden),
                                         .down = matrix(part("down"), c_.hidden, intermediate),
@@ -198,12 +201,11 @@ class LayerReader {
         views.kv_a = projection("attn_kv_a_mqa", mla.kv_lora + mla.rope, c_.hidden);
         views.kv_a_norm = reader_.vector(name("attn_kv_a_norm.weight"), mla.kv_lora);
         if (reader_.has(name("attn_k_b.weight"))) {
-            views.k_b =
-                reader_.matrices(name("attn_k_b.weight"), c_.heads, mla.kv_lora, mla.nope);
-            views.v_b =
-                reader_.matrices(name("attn_v_b.weight"), c_.heads, mla.value, mla.kv_lora);
+            views.k_b = reader_.matrices(name("attn_k_b.weight"), c_.heads, mla.kv_lora, mla.nope);
+            views.v_b = reader_.matrices(name("attn_v_b.weight"), c_.heads, mla.value, mla.kv_lora);
         } else {
-            views.kv_b = matrix("attn_kv_b", int64_t{c_.heads} * (mla.nope + mla.value), mla.kv_lora);
+            views.kv_b =
+                matrix("attn_kv_b", int64_t{c_.heads} * (mla.nope + mla.value), mla.kv_lora);
         }
         views.attn_output = projection("attn_output", c_.hidden, int64_t{c_.heads} * mla.value);
     }
@@ -314,7 +316,7 @@ Layer make_layer(LayerViews views, const ModelConfig& c, Stream& stream) {
 /// by mscale_all_dim stands here, squared.
 float attention_scale(const ModelConfig& c) {
     const RopeScaling& scaling = c.rope_scaling;
-    double scale = 1 / std::sqrt(double{c.head_dim});
+    double scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
     if (scaling.type == RopeScalingType::yarn && scaling.mscale_all_dim != 0) {
         const double mscale = yarn_mscale(scaling.factor, scaling.mscale_all_dim);
         scale *= mscale * mscale;
@@ -337,7 +339,8 @@ DeepseekMlaMoe::DeepseekMlaMoe(const ModelFile& file, const ModelConfig& model_c
     }
     output_ = std::make_unique<Projection>(stack({outer.head}, {}, stream));
     shared_ = {.embedding = outer.embedding, .head = &output_->weights};
-    reader.expect_all_taken(config);
+    reader.skip_layers(config.layers, config.mtp_layers);
+    reader.expect_all_taken(config.architecture);
     if (stream.kernels == Kernels::fast) file.release();
 }
 
@@ -526,7 +529,8 @@ void check_deepseek(const ModelFile& file, const ModelConfig& config,
     WeightReader reader(file, faults);
     read_outer(reader, config);
     for (int32_t i = 0; i < config.layers; ++i) LayerReader(reader, config, i).read();
-    reader.expect_all_taken(config);
+    reader.skip_layers(config.layers, config.mtp_layers);
+    reader.expect_all_taken(config.architecture);
 }
 
 }  // namespace kd

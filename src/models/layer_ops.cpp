@@ -8,12 +8,11 @@ namespace kd {
 
 void project(const ProjectParams& params, Stream& stream) {
     const Projection& projection = *params.projection;
-    LinearParams linear_params{
-        .weights = &projection.weights,
-        .rows = params.rows,
-        .bias = projection.bias.empty() ? nullptr : projection.bias.data(),
-        .residual = params.residual,
-        .y = params.y};
+    LinearParams linear_params{.weights = &projection.weights,
+                               .rows = params.rows,
+                               .bias = projection.bias.empty() ? nullptr : projection.bias.data(),
+                               .residual = params.residual,
+                               .y = params.y};
     QuantRows quantised;
     if (stream.kernels == Kernels::fast && projection.weights.wants_quantised_rows()) {
         quantised = QuantRows::in(params.quantised, params.rows, projection.weights.columns());
@@ -33,11 +32,11 @@ void check_batch(const ForwardBatch& batch, const ForwardLimits& limits,
                  batch.logits.stride == config.vocabulary,
              "logits [{}, {}] for {} rows of {}", batch.logits.rows, batch.logits.stride,
              batch.logit_rows.size(), config.vocabulary);
-    KD_CHECK(batch.features.data == nullptr ||
-                 batch.features.columns ==
-                     std::ssize(limits.feature_layers) * int64_t{config.hidden},
-             "features of {} values for {} layers", batch.features.columns,
-             limits.feature_layers.size());
+    KD_CHECK(
+        batch.features.data == nullptr ||
+            batch.features.columns == std::ssize(limits.feature_layers) * int64_t{config.hidden},
+        "features of {} values for {} layers", batch.features.columns,
+        limits.feature_layers.size());
     for (const AttnSegment& segment : batch.segments) {
         KD_CHECK(std::ssize(segment.context) + segment.rows <= limits.keys,
                  "{} rows behind {} tokens, limit {}", segment.rows, segment.context.size(),

@@ -7,10 +7,9 @@
 #include <cstdint>
 
 #include "backends/stream.h"
+#include "base/views.h"
 
 namespace kd {
-
-enum class RouteScoring : uint8_t { sigmoid, softmax };
 
 struct MoeRouteParams {
     int64_t rows = 0;
@@ -18,7 +17,7 @@ struct MoeRouteParams {
     int32_t used = 0;         // experts a row goes to
     int32_t groups = 1;       // divides experts: consecutive ids form a group
     int32_t groups_used = 1;  // groups a row may choose from; they hold at least `used` experts
-    RouteScoring scoring = RouteScoring::sigmoid;
+    MoeScoring scoring = MoeScoring::sigmoid;
     bool normalise = false;         // weights sum to 1 (before `scale`)
     float scale = 1;                // of the weights
     const float* logits = nullptr;  // [rows, experts]

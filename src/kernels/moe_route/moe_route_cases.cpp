@@ -5,7 +5,7 @@
 namespace kd {
 
 std::span<const MoeRouteCase> moe_route_cases() {
-    using enum RouteScoring;
+    using enum MoeScoring;
     static constexpr MoeRouteCase kCases[] = {
         {"one", 1, 1, 1, 1, 1, sigmoid, true, 1, false, 1},
         {"kimi", 16, 384, 8, 1, 1, sigmoid, true, 2.827f, true, 2},

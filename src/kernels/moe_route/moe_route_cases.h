@@ -16,7 +16,7 @@ struct MoeRouteCase {
     int32_t used;
     int32_t groups;
     int32_t groups_used;
-    RouteScoring scoring;
+    MoeScoring scoring;
     bool normalise;
     float scale;
     bool bias;

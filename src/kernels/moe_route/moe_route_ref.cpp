@@ -18,7 +18,7 @@ std::vector<float> scores_of(const MoeRouteParams& params, int64_t row) {
     const std::span logits(params.logits + row * params.experts,
                            static_cast<size_t>(params.experts));
     std::vector<float> scores;
-    if (params.scoring == RouteScoring::sigmoid) {
+    if (params.scoring == MoeScoring::sigmoid) {
         for (const float logit : logits) {
             scores.push_back(static_cast<float>(1.0 / (1.0 + std::exp(-double{logit}))));
         }
@@ -48,7 +48,7 @@ std::vector<int32_t> best(std::span<const float> values, int32_t count) {
 /// Sets the scores of all but the best groups to -infinity.
 void exclude_groups(const MoeRouteParams& params, std::vector<float>& choice) {
     const auto size = static_cast<size_t>(params.experts / params.groups);
-    const size_t counted = params.scoring == RouteScoring::sigmoid ? std::min<size_t>(2, size) : 1;
+    const size_t counted = params.scoring == MoeScoring::sigmoid ? std::min<size_t>(2, size) : 1;
     std::vector<float> group_scores;
     for (size_t g = 0; g < static_cast<size_t>(params.groups); ++g) {
         std::vector<float> group(choice.begin() + static_cast<std::ptrdiff_t>(g * size),
