@@ -154,9 +154,9 @@ void expect_output(const Json& test, const Output& out, double tolerance) {
     }
 }
 
-// Transformers itself moves by 2e-6 (relative L2 of a row's logits) when its sums run in another
-// order; ten layers' worth of float32 roundings are allowed.
-constexpr double kFloatTolerance = 2e-5;
+// The largest seen is 1.5e-6: the roundings of float32, of which transformers does all in float32
+// and the reference ops only those between ops.
+constexpr double kFloatTolerance = 5e-6;
 // Latents are kept in f16 (2^-12 each) and products accumulate in float32.
 constexpr double kFastTolerance = 2e-3;
 
