@@ -14,6 +14,50 @@
 
 namespace kd {
 
+/// Walks the header; every read is checked against the end of the file.
+class GgufCursor {
+  public:
+    explicit GgufCursor(const MappedFile& file) : file_(file) {}
+
+    const std::string& path() const { return file_.path(); }
+    uint64_t position() const { return position_; }
+    uint64_t remaining() const { return file_.bytes() - position_; }
+
+    const std::byte* take(uint64_t bytes, std::string_view field) {
+        if (bytes > remaining()) {
+            KD_THROW(corrupt, "{}: {}: {} bytes at offset {}, but the file ends after {}", path(),
+                     field, bytes, position_, remaining());
+        }
+        const std::byte* data = file_.data() + position_;
+        position_ += bytes;
+        return data;
+    }
+
+    template <class T>
+    T read(std::string_view field) {
+        T value;
+        std::memcpy(&value, take(sizeof value, field), sizeof value);
+        return value;
+    }
+
+    std::string_view read_string(std::string_view field) {
+        const uint64_t bytes = read<uint64_t>(field);
+        return {reinterpret_cast<const char*>(take(bytes, field)), bytes};
+    }
+
+    /// Refuses a count of things that take at least `least_bytes` each.
+    void check_count(uint64_t count, uint64_t least_bytes, std::string_view field) const {
+        if (count > remaining() / least_bytes) {
+            KD_THROW(corrupt, "{}: {}: {} is more than the {} bytes left in the file can hold",
+                     path(), field, count, remaining());
+        }
+    }
+
+  private:
+    const MappedFile& file_;
+    uint64_t position_ = 0;
+};
+
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "GGUF is read in place, little-endian");
@@ -155,51 +199,8 @@ std::optional<uint64_t> checked_size(uint64_t a, uint64_t b, uint64_t c = 0) {
     return sum;
 }
 
-/// Walks the header; every read is checked against the end of the file.
-class Cursor {
-  public:
-    explicit Cursor(const MappedFile& file) : file_(file) {}
-
-    const std::string& path() const { return file_.path(); }
-    uint64_t position() const { return position_; }
-    uint64_t remaining() const { return file_.bytes() - position_; }
-
-    const std::byte* take(uint64_t bytes, std::string_view field) {
-        if (bytes > remaining()) {
-            KD_THROW(corrupt, "{}: {}: {} bytes at offset {}, but the file ends after {}", path(),
-                     field, bytes, position_, remaining());
-        }
-        const std::byte* data = file_.data() + position_;
-        position_ += bytes;
-        return data;
-    }
-
-    template <class T>
-    T read(std::string_view field) {
-        T value;
-        std::memcpy(&value, take(sizeof value, field), sizeof value);
-        return value;
-    }
-
-    std::string_view read_string(std::string_view field) {
-        const uint64_t bytes = read<uint64_t>(field);
-        return {reinterpret_cast<const char*>(take(bytes, field)), bytes};
-    }
-
-    /// Refuses a count of things that take at least `least_bytes` each.
-    void check_count(uint64_t count, uint64_t least_bytes, std::string_view field) const {
-        if (count > remaining() / least_bytes) {
-            KD_THROW(corrupt, "{}: {}: {} is more than the {} bytes left in the file can hold",
-                     path(), field, count, remaining());
-        }
-    }
-
-  private:
-    const MappedFile& file_;
-    uint64_t position_ = 0;
-};
-
-void check_bools(const Cursor& cursor, std::span<const std::byte> bytes, std::string_view field) {
+void check_bools(const GgufCursor& cursor, std::span<const std::byte> bytes,
+                 std::string_view field) {
     for (const std::byte byte : bytes) {
         if (byte > std::byte{1}) {
             KD_THROW(corrupt, "{}: {}: bool byte {} is neither 0 nor 1", cursor.path(), field,
@@ -208,7 +209,7 @@ void check_bools(const Cursor& cursor, std::span<const std::byte> bytes, std::st
     }
 }
 
-GgufArray read_array(Cursor& cursor, std::string_view field) {
+GgufArray read_array(GgufCursor& cursor, std::string_view field) {
     GgufArray array;
     array.element_type = cursor.read<uint32_t>(field);
     const uint64_t count = cursor.read<uint64_t>(field);
@@ -228,14 +229,15 @@ GgufArray read_array(Cursor& cursor, std::string_view field) {
                  array.element_type);
     }
     cursor.check_count(count, element_bytes, field);
-    array.data = cursor.take(count * element_bytes, field);
+    array.bytes = count * element_bytes;
+    array.data = cursor.take(array.bytes, field);
     if (array.element_type == static_cast<uint32_t>(GgufValueType::boolean)) {
         check_bools(cursor, {array.data, count}, field);
     }
     return array;
 }
 
-GgufValue read_value(Cursor& cursor, std::string_view field) {
+GgufValue read_value(GgufCursor& cursor, std::string_view field) {
     const uint32_t type = cursor.read<uint32_t>(field);
     switch (static_cast<GgufValueType>(type)) {
         case GgufValueType::u8:
@@ -271,7 +273,7 @@ GgufValue read_value(Cursor& cursor, std::string_view field) {
     KD_THROW(corrupt, "{}: {}: unknown value type {}", cursor.path(), field, type);
 }
 
-uint32_t read_version(Cursor& cursor) {
+uint32_t read_version(GgufCursor& cursor) {
     const std::byte* magic = cursor.take(4, "magic");
     if (std::memcmp(magic, "GGUF", 4) != 0) {
         KD_THROW(corrupt, "{}: magic: not a GGUF file: it starts with '{}'", cursor.path(),
@@ -295,7 +297,7 @@ struct TensorEntry {
 };
 
 /// Sets the entry's type and bytes.
-void read_tensor_type(Cursor& cursor, std::string_view field, uint64_t elements,
+void read_tensor_type(GgufCursor& cursor, std::string_view field, uint64_t elements,
                       ForeignTensors foreign, TensorEntry& entry) {
     FileTensor& tensor = entry.tensor;
     entry.code = cursor.read<uint32_t>(field);
@@ -324,7 +326,7 @@ void read_tensor_type(Cursor& cursor, std::string_view field, uint64_t elements,
     tensor.bytes = static_cast<int64_t>(*bytes);
 }
 
-TensorEntry read_tensor_entry(Cursor& cursor, uint64_t index, ForeignTensors foreign) {
+TensorEntry read_tensor_entry(GgufCursor& cursor, uint64_t index, ForeignTensors foreign) {
     TensorEntry entry;
     FileTensor& tensor = entry.tensor;
     tensor.name = cursor.read_string(fmt::format("name of tensor {}", index));
@@ -405,25 +407,28 @@ ForeignTensor foreign_tensor(const TensorEntry& entry) {
 
 }  // namespace
 
-GgufFile::GgufFile(const std::string& path, ForeignTensors foreign)
-    : file_(std::make_unique<MappedFile>(path)) {
-    Cursor cursor(*file_);
-    version_ = read_version(cursor);
-    const uint64_t tensor_count = cursor.read<uint64_t>("tensor count");
-    const uint64_t metadata_count = cursor.read<uint64_t>("metadata count");
-
-    cursor.check_count(metadata_count, kMinMetadataBytes, "metadata count");
-    for (uint64_t i = 0; i < metadata_count; ++i) {
+void GgufFile::read_metadata(GgufCursor& cursor, uint64_t count) {
+    cursor.check_count(count, kMinMetadataBytes, "metadata count");
+    for (uint64_t i = 0; i < count; ++i) {
         const std::string_view key = cursor.read_string(fmt::format("key of metadata {}", i));
         if (key.empty() || key.size() > kMaxKeyBytes) {
-            KD_THROW(corrupt, "{}: key of metadata {}: {} bytes, not 1 to {}", path, i, key.size(),
-                     kMaxKeyBytes);
+            KD_THROW(corrupt, "{}: key of metadata {}: {} bytes, not 1 to {}", cursor.path(), i,
+                     key.size(), kMaxKeyBytes);
         }
         const std::string field = fmt::format("metadata '{}'", printable(key));
         if (!metadata_.emplace(key, read_value(cursor, field)).second) {
-            KD_THROW(corrupt, "{}: {}: occurs twice", path, field);
+            KD_THROW(corrupt, "{}: {}: occurs twice", cursor.path(), field);
         }
     }
+}
+
+GgufFile::GgufFile(OnePart, const std::string& path, ForeignTensors foreign) {
+    files_.push_back(std::make_unique<MappedFile>(path));
+    GgufCursor cursor(file());
+    version_ = read_version(cursor);
+    const uint64_t tensor_count = cursor.read<uint64_t>("tensor count");
+    const uint64_t metadata_count = cursor.read<uint64_t>("metadata count");
+    read_metadata(cursor, metadata_count);
     const int64_t alignment =
         integer_or("general.alignment", kDefaultAlignment, kMinAlignment, kMaxAlignment);
     if (!std::has_single_bit(static_cast<uint64_t>(alignment))) {
@@ -442,12 +447,12 @@ GgufFile::GgufFile(const std::string& path, ForeignTensors foreign)
     const uint64_t data_begin = (cursor.position() + unit - 1) / unit * unit;
     std::set<std::string_view> names;
     for (TensorEntry& entry : entries) {
-        place_tensor(entry, *file_, data_begin, unit);
+        place_tensor(entry, file(), data_begin, unit);
         if (!names.insert(entry.tensor.name).second) {
             KD_THROW(corrupt, "{}: tensor '{}': occurs twice", path, printable(entry.tensor.name));
         }
     }
-    check_no_overlap(entries, *file_);
+    check_no_overlap(entries, file());
     tensors_.reserve(entries.size());
     for (TensorEntry& entry : entries) {
         FileTensor& tensor = entry.tensor;

@@ -1,11 +1,13 @@
-// GGUF files (v3, and v2 whose little-endian layout is the same), memory-mapped. Every file is
-// hostile: sizes are checked before they are used, nothing is allocated that the file's own size
-// does not justify, and each refusal is one line that names the file and the field.
+// GGUF files (v3, and v2 whose little-endian layout is the same), memory-mapped, whole or split
+// into parts. Every file is hostile: sizes are checked before they are used, nothing is allocated
+// that the file's own size does not justify, and each refusal is one line that names the file and
+// the field.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -42,8 +44,11 @@ struct GgufArray {
     uint32_t element_type = 0;  // a GgufValueType
     uint64_t count = 0;
     const std::byte* data = nullptr;        // numbers: count packed elements
+    uint64_t bytes = 0;                     // of those
     std::vector<std::string_view> strings;  // element_type string
 };
+
+class GgufCursor;
 
 class GgufFile {
   public:
@@ -51,13 +56,28 @@ class GgufFile {
     /// of the version, tensor type or value type) for what is valid but not read here: nested
     /// arrays, big-endian files, tensor types other than DType's unless they shall be listed; what
     /// MappedFile throws.
+    ///
+    /// A model in parts, NAME-00001-of-0000N.gguf (metadata split.count, split.no and
+    /// split.tensors.count): `path` may be any of them, all are read. The metadata are those of the
+    /// first, the tensors those of all. kd::Error{not_found} names a part that is missing, corrupt
+    /// one that is not a part of the same model.
     explicit GgufFile(const std::string& path, ForeignTensors foreign = ForeignTensors::refuse);
 
-    const MappedFile& file() const { return *file_; }
+    /// The file; of a model in parts the first.
+    const MappedFile& file() const { return *files_[0]; }
+    /// All files, by FileTensor::part.
+    const std::vector<std::unique_ptr<MappedFile>>& files() const { return files_; }
+    const std::string& path_of(const FileTensor& tensor) const {
+        return files_[static_cast<size_t>(tensor.part)]->path();
+    }
+    /// Of all files.
+    size_t bytes() const;
+    /// Drops the resident pages of all files (see MappedFile::release).
+    void release() const;
     uint32_t version() const { return version_; }
     const std::map<std::string_view, GgufValue>& metadata() const { return metadata_; }
     const std::vector<FileTensor>& tensors() const { return tensors_; }
-    /// In the file's order; find_tensor does not see them.
+    /// In the files' order; find_tensor does not see them.
     const std::vector<ForeignTensor>& foreign_tensors() const { return foreign_; }
 
     /// Null if absent.
@@ -81,7 +101,15 @@ class GgufFile {
     std::string_view string_or(std::string_view key, std::string_view fallback) const;
 
   private:
-    std::unique_ptr<MappedFile> file_;
+    struct OnePart {};
+    /// One file on its own, whatever it says of parts.
+    GgufFile(OnePart, const std::string& path, ForeignTensors foreign);
+    void read_metadata(GgufCursor& cursor, uint64_t count);
+    void join_parts(const std::string& path, int64_t count, ForeignTensors foreign);
+    void check_part(const GgufFile& part, int64_t index, int64_t count) const;
+    void take_tensors(GgufFile& part, std::set<std::string_view>& names);
+
+    std::vector<std::unique_ptr<MappedFile>> files_;
     uint32_t version_ = 0;
     std::map<std::string_view, GgufValue> metadata_;
     std::vector<FileTensor> tensors_;

@@ -69,6 +69,16 @@ void append_widened(const GgufFile& gguf, std::string_view key, const GgufArray&
 
 }  // namespace
 
+size_t GgufFile::bytes() const {
+    size_t bytes = 0;
+    for (const auto& file : files_) bytes += file->bytes();
+    return bytes;
+}
+
+void GgufFile::release() const {
+    for (const auto& file : files_) file->release(file->data(), file->bytes());
+}
+
 const GgufValue* GgufFile::find(std::string_view key) const {
     const auto found = metadata_.find(key);
     return found == metadata_.end() ? nullptr : &found->second;
@@ -83,7 +93,7 @@ int64_t GgufFile::integer(std::string_view key, int64_t min, int64_t max) const 
     const GgufValue& value = required(*this, key);
     const auto in_range = [&](auto v) {
         if (std::cmp_less(v, min) || std::cmp_greater(v, max)) {
-            KD_THROW(corrupt, "{}: metadata '{}': {} is not in [{}, {}]", file_->path(),
+            KD_THROW(corrupt, "{}: metadata '{}': {} is not in [{}, {}]", file().path(),
                      printable(key), v, min, max);
         }
         return static_cast<int64_t>(v);
@@ -96,7 +106,7 @@ int64_t GgufFile::integer(std::string_view key, int64_t min, int64_t max) const 
 double GgufFile::number(std::string_view key, double min, double max) const {
     const double value = required_as<double>(*this, key, "a float");
     if (!(value >= min && value <= max)) {  // so written, NaN fails
-        KD_THROW(corrupt, "{}: metadata '{}': {} is not in [{}, {}]", file_->path(), printable(key),
+        KD_THROW(corrupt, "{}: metadata '{}': {} is not in [{}, {}]", file().path(), printable(key),
                  value, min, max);
     }
     return value;

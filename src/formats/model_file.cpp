@@ -43,8 +43,14 @@ const FileTensor* ModelFile::find_tensor(std::string_view name) const {
 }
 
 std::vector<const MappedFile*> ModelFile::files() const {
-    if (gguf_ != nullptr) return {&gguf_->file()};
-    return folder_->files();
+    if (gguf_ == nullptr) return folder_->files();
+    std::vector<const MappedFile*> files;
+    for (const auto& file : gguf_->files()) files.push_back(file.get());
+    return files;
+}
+
+const std::string& ModelFile::path_of(const FileTensor& tensor) const {
+    return files()[static_cast<size_t>(tensor.part)]->path();
 }
 
 size_t ModelFile::bytes() const {

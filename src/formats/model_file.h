@@ -32,8 +32,9 @@ class ModelFile {
 
     /// "GGUF v3", "Hugging Face folder".
     std::string format() const;
-    /// The files that hold its weights.
+    /// The files that hold its weights, by FileTensor::part.
     std::vector<const MappedFile*> files() const;
+    const std::string& path_of(const FileTensor& tensor) const;
     /// Of all these files together.
     size_t bytes() const;
     /// Names as in the file, dims with the contiguous one first.

@@ -37,7 +37,7 @@ const FileTensor* WeightReader::take(std::string_view name) {
         return nullptr;
     }
     taken_.insert(tensor->name);
-    if (faults_ == nullptr) check_finite(*tensor, file_->path());
+    if (faults_ == nullptr) check_finite(*tensor, file_->path_of(*tensor));
     return tensor;
 }
 

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/check.h"
 #include "base/dtype.h"
 #include "formats/gguf.h"
 
@@ -68,6 +69,15 @@ class GgufWriter {
     template <class T>
     void set(std::string_view key, T value) {
         set_raw(key, static_cast<uint32_t>(gguf_value_type<T>()), raw_bytes(value));
+    }
+    /// Gives a number that was set another value, of the same type.
+    template <class T>
+    void change(std::string_view key, T value) {
+        const std::string entry =
+            raw_string(key) + raw_bytes(static_cast<uint32_t>(gguf_value_type<T>()));
+        const size_t at = metadata_.find(entry);
+        KD_CHECK(at != std::string::npos, "{} was not set", key);
+        metadata_.replace(at + entry.size(), sizeof value, raw_bytes(value));
     }
     void set_string(std::string_view key, std::string_view value);
     template <class T>

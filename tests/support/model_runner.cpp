@@ -21,8 +21,8 @@ ModelRunner::ModelRunner(const std::string& path, Kernels kernels, int32_t max_c
                      2 * max_context + 2 * kMaxRows)),
       memory_(kv_.bytes()),
       logits_(int64_t{kMaxRows} * model_->config.vocabulary),
-      features_(kMaxRows * std::ssize(feature_layers) * model_->config.hidden),
-      feature_columns_(std::ssize(feature_layers) * model_->config.hidden) {
+      feature_columns_(std::ssize(feature_layers) * int64_t{model_->config.hidden}),
+      features_(static_cast<size_t>(kMaxRows * feature_columns_)) {
     kv_.data = memory_.data();
 }
 
@@ -46,7 +46,7 @@ std::vector<float> ModelRunner::run(const Rows& rows) {
             logits_.data() + static_cast<int64_t>(rows.logit_rows.size()) * vocabulary()};
 }
 
-std::span<const float> ModelRunner::features(int32_t row) const {
+std::span<const float> ModelRunner::features(int64_t row) const {
     return {features_.data() + row * feature_columns_, static_cast<size_t>(feature_columns_)};
 }
 

@@ -17,13 +17,14 @@ class ModelRunner {
     static constexpr int32_t kMaxRows = 256;
 
     /// max_context: most committed tokens of a session. The cache has slots for two such sessions
-    /// and some trees.
+    /// and some trees. feature_layers: as in ForwardLimits.
     ModelRunner(const std::string& path, Kernels kernels, int32_t max_context,
                 std::vector<int32_t> feature_layers = {});
 
     const ModelConfig& config() const { return model_->config; }
-
     int32_t vocabulary() const { return model_->config.vocabulary; }
+    /// Of a row of the last run: [feature layers, hidden].
+    std::span<const float> features(int64_t row) const;
 
     struct Rows {
         std::vector<int32_t> tokens, positions, slots, logit_rows;
@@ -40,9 +41,6 @@ class ModelRunner {
     /// Runs the rows; returns the logits of logit_rows one after the other.
     std::vector<float> run(const Rows& rows);
 
-    /// The residual stream behind each of the feature layers, of a row of the last run.
-    std::span<const float> features(int32_t row) const;
-
     /// Logits of every position of a text, [tokens, vocabulary], run from an empty cache in chunks.
     std::vector<float> logits_of(std::span<const int32_t> tokens);
 
@@ -54,8 +52,8 @@ class ModelRunner {
     KvView kv_;
     LazyArray<std::byte> memory_;
     LazyArray<float> logits_;
-    LazyArray<float> features_;
     int64_t feature_columns_ = 0;
+    std::vector<float> features_;
 };
 
 /// Natural log-probabilities of one row of logits, in double.
