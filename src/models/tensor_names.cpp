@@ -101,8 +101,12 @@ std::string layer_prefix(const ModelFile& file, int32_t layer) {
 }
 
 bool is_unused_tensor(const ModelFile& file, std::string_view name) {
+    if (file.folder() == nullptr) return false;
     // Old exports keep the rotation's frequencies, which follow from config.json.
-    return file.folder() != nullptr && name.ends_with(".rotary_emb.inv_freq");
+    if (name.ends_with(".rotary_emb.inv_freq")) return true;
+    // What turns pictures into embeddings; only text is read.
+    return !file.folder()->name_prefix().empty() &&
+           (name.starts_with("vision_tower.") || name.starts_with("mm_projector."));
 }
 
 }  // namespace kd

@@ -15,12 +15,13 @@
 #include "kernels/moe_route/moe_route.h"
 #include "support/counter_weights.h"
 #include "support/deepseek_model.h"
+#include "support/engine_support.h"
 #include "support/model_runner.h"
 
 namespace kd {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 const Json& fixture() {
     static const Json json = [] {
@@ -168,6 +169,53 @@ void expect_case(const Json& test, const std::string& path) {
     const Output fast = run(test, path, Kernels::fast);
     expect_output(test, fast, kFastTolerance);
     EXPECT_EQ(fast.tree, fast.paths);
+}
+
+TEST(DeepseekFolder, LogitsAreThoseOfTransformers) {
+    for (const Json& test : fixture()["cases"]) {
+        const TempFolder folder;
+        write_hf_folder(folder, test["config"], deepseek_checkpoint(model_of(test)));
+        expect_case(test, folder.path());
+    }
+}
+
+/// Layers behind the last one that predict further tokens: known, and not computed with.
+TEST(DeepseekFolder, LayersOfMultiTokenPredictionAreSkipped) {
+    Json test = case_named("base");
+    test["config"]["num_nextn_predict_layers"] = 1;
+    std::vector<HfTensor> tensors = deepseek_checkpoint(model_of(test));
+    for (const char* part :
+         {"eh_proj.weight", "self_attn.q_a_proj.weight", "shared_head.norm.weight"}) {
+        tensors.push_back(hf_tensor(fmt::format("model.layers.3.{}", part), DType::bf16, {4, 8},
+                                    std::vector<float>(32, 1)));
+    }
+    const TempFolder folder;
+    write_hf_folder(folder, test["config"], tensors);
+    expect_case(test, folder.path());
+    // No more than config.json counts.
+    tensors.back().name = "model.layers.4.eh_proj.weight";
+    write_hf_folder(folder, test["config"], tensors);
+    EXPECT_EQ(error_of([&] { ModelRunner(folder.path(), Kernels::reference, 8); }),
+              folder.path() +
+                  ": tensor model.layers.4.eh_proj.weight is not part of a deepseek2 "
+                  "model that is supported");
+}
+
+/// Kimi-K2.5: the language model inside a larger one, in shards.
+TEST(DeepseekFolder, TheLanguageModelOfALargerOne) {
+    const Json& test = case_named("int4");
+    std::vector<HfTensor> tensors = deepseek_checkpoint(model_of(test));
+    for (HfTensor& tensor : tensors) tensor.name = "language_model." + tensor.name;
+    for (const char* name :
+         {"vision_tower.patch_embed.proj.weight", "mm_projector.pre_norm.weight"}) {
+        tensors.push_back(hf_tensor(name, DType::bf16, {4, 8}, std::vector<float>(32, 1)));
+    }
+    const Json config = {{"architectures", {"KimiK25ForConditionalGeneration"}},
+                         {"model_type", "kimi_k25"},
+                         {"text_config", test["config"]}};
+    const TempFolder folder;
+    write_hf_shards(folder, config, tensors, 3);
+    expect_case(test, folder.path());
 }
 
 /// What a GGUF file can say.

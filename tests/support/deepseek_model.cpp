@@ -12,7 +12,7 @@ namespace kd {
 
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 struct Shape {
     std::string name;
@@ -127,7 +127,7 @@ std::string bf16_bytes(const std::vector<float>& values) {
     return packed(bits);
 }
 
-void add_fp8(const Shape& shape, const Json& config, std::vector<CheckpointTensor>& out) {
+void add_fp8(const Shape& shape, const Json& config, std::vector<HfTensor>& out) {
     const auto block =
         config["quantization_config"]["weight_block_size"].get<std::vector<int64_t>>();
     const uint64_t hash = counter_hash(shape.name);
@@ -149,7 +149,7 @@ void add_fp8(const Shape& shape, const Json& config, std::vector<CheckpointTenso
                    packed(counter_values(scale, down * across, size, size / 4))});
 }
 
-void add_int4(const Shape& shape, std::vector<CheckpointTensor>& out) {
+void add_int4(const Shape& shape, std::vector<HfTensor>& out) {
     const uint64_t hash = counter_hash(shape.name);
     std::vector<uint32_t> words(static_cast<size_t>(shape.count() / 8));
     for (int64_t i = 0; i < shape.count(); ++i) {
@@ -356,10 +356,10 @@ class DeepseekGguf {
 
 }  // namespace
 
-std::vector<CheckpointTensor> deepseek_checkpoint(const DeepseekCase& model) {
+std::vector<HfTensor> deepseek_checkpoint(const DeepseekCase& model) {
     static const std::regex kLinear(R"(.*proj(_with_mqa)?\.weight)");
     const std::string format = model.weights.value("format", "");
-    std::vector<CheckpointTensor> out;
+    std::vector<HfTensor> out;
     for (const Shape& shape : ShapeList(model.config).shapes()) {
         if (format == "fp8" && std::regex_match(shape.name, kLinear)) {
             add_fp8(shape, model.config, out);

@@ -8,25 +8,18 @@
 #include <vector>
 
 #include "support/gguf_writer.h"
+#include "support/hf_writer.h"
 
 namespace kd {
 
 /// A case of tests/data/models/deepseek.json: what its fields mean is said in the maker script.
 struct DeepseekCase {
-    nlohmann::json config;   // config.json
-    nlohmann::json weights;  // how they depart from the plain generator
-};
-
-/// A tensor as a checkpoint holds it.
-struct CheckpointTensor {
-    std::string name;
-    std::string type;            // of safetensors
-    std::vector<int64_t> shape;  // row-major
-    std::string data;
+    nlohmann::ordered_json config;   // config.json
+    nlohmann::ordered_json weights;  // how they depart from the plain generator
 };
 
 /// All tensors in published order, floats as BF16 (router biases as F32).
-std::vector<CheckpointTensor> deepseek_checkpoint(const DeepseekCase& model);
+std::vector<HfTensor> deepseek_checkpoint(const DeepseekCase& model);
 
 struct DeepseekGgufOptions {
     bool split_kv_b = true;       // attn_k_b and attn_v_b; else attn_kv_b, as old files have it
