@@ -149,11 +149,8 @@ void Engine::load() {
     model_ = load_model(
         *file_, {.rows = limits.rows(), .logit_rows = limits.rows(), .keys = limits.keys}, stream_);
 
-    kv_ = {.type = config_.reference_kernels ? DType::f32 : DType::f16,
-           .layers = shape.layers,
-           .slots = slots + limits.tree_rows(),
-           .kv_heads = shape.kv_heads,
-           .head_dim = shape.head_dim};
+    kv_ = cache_view(shape, config_.reference_kernels ? DType::f32 : DType::f16,
+                     slots + limits.tree_rows());
     kv_memory_ = std::make_unique<LazyArray<std::byte>>(kv_.bytes());
     kv_.data = kv_memory_->data();
     pool_ = std::make_unique<KvPool>(
