@@ -72,7 +72,7 @@ std::optional<ModelProbe> check_model(const DoctorOptions& options, const Machin
         const GgufFile file(path, ForeignTensors::list);
         findings.ok("file",
                     fmt::format("{}, GGUF v{}, {}", where(config.model, path), file.version(),
-                                bytes_text(static_cast<int64_t>(file.file().bytes()))));
+                                bytes_text(static_cast<int64_t>(file.bytes()))));
         const ModelProbe model = probe_model(file);
         constexpr size_t kShown = 3;
         for (size_t i = 0; i < std::min(model.faults.size(), kShown); ++i) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/probe.h"
@@ -235,22 +236,25 @@ Json template_of(const GgufFile& file) {
 
 std::vector<TensorRow> tensor_rows(const GgufFile& file) {
     std::vector<TensorRow> rows;
-    for (const GgufTensor& t : file.tensors()) {
+    for (const FileTensor& t : file.tensors()) {
         rows.push_back({.name = t.name,
                         .type = std::string(name_of(t.type)),
                         .dims = &t.dims,
                         .bytes = t.bytes,
-                        .offset = static_cast<uint64_t>(t.data - file.file().data())});
+                        .part = t.part,
+                        .offset = t.file_offset});
     }
-    for (const GgufForeignTensor& t : file.foreign_tensors()) {
+    for (const ForeignTensor& t : file.foreign_tensors()) {
         rows.push_back({.name = t.name,
                         .type = t.type,
                         .dims = &t.dims,
                         .bytes = t.bytes,
+                        .part = t.part,
                         .offset = t.file_offset});
     }
-    std::stable_sort(rows.begin(), rows.end(),
-                     [](const TensorRow& a, const TensorRow& b) { return a.offset < b.offset; });
+    std::stable_sort(rows.begin(), rows.end(), [](const TensorRow& a, const TensorRow& b) {
+        return std::pair(a.part, a.offset) < std::pair(b.part, b.offset);
+    });
     return rows;
 }
 
@@ -296,7 +300,7 @@ nlohmann::ordered_json inspect_report(const GgufFile& file, const std::vector<Te
     }
     return {{"schema", 1},
             {"path", path},
-            {"bytes", file.file().bytes()},
+            {"bytes", file.bytes()},
             {"format", fmt::format("GGUF v{}", file.version())},
             {"architecture", text_or_null("general.architecture")},
             {"name", text_or_null("general.name")},

@@ -18,6 +18,7 @@ struct TensorRow {
     std::string type;
     const std::vector<int64_t>* dims = nullptr;  // GGUF order: the contiguous one first
     std::optional<int64_t> bytes;                // none: the type's blocks are not known
+    int32_t part = 0;                            // of a model in several files
     uint64_t offset = 0;                         // in the file
 };
 

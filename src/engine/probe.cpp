@@ -19,7 +19,7 @@ void add_foreign_types(const GgufFile& file, std::vector<std::string>& faults) {
         std::string_view first;
     };
     std::map<std::string_view, Found> by_type;
-    for (const GgufForeignTensor& tensor : file.foreign_tensors()) {
+    for (const ForeignTensor& tensor : file.foreign_tensors()) {
         Found& found = by_type[tensor.type];
         if (found.count++ == 0) found.first = tensor.name;
     }
@@ -35,7 +35,7 @@ void add_foreign_types(const GgufFile& file, std::vector<std::string>& faults) {
 int64_t decode_bytes(const GgufFile& file) {
     const bool has_head = file.find_tensor("output.weight") != nullptr;
     int64_t bytes = 0;
-    for (const GgufTensor& tensor : file.tensors()) {
+    for (const FileTensor& tensor : file.tensors()) {
         if (tensor.name != "token_embd.weight" || !has_head) bytes += tensor.bytes;
     }
     return bytes;

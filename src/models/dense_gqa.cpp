@@ -145,8 +145,7 @@ DenseGqa::DenseGqa(const GgufFile& file, const ModelConfig& model_config,
     output_ = std::make_unique<LinearWeights>(std::span(&outer.head, 1), stream);
     shared_ = {.embedding = outer.embedding, .head = output_.get()};
     reader.expect_all_taken();
-    if (stream.kernels == Kernels::fast)
-        file.file().release(file.file().data(), file.file().bytes());
+    if (stream.kernels == Kernels::fast) file.release();
 
     for (int32_t i = 0; i < config.rope_dim / 2; ++i) {
         rope_.inverse_frequency.push_back(std::pow(config.rope_base, -2.0 * i / config.rope_dim));

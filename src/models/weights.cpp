@@ -8,7 +8,7 @@ namespace kd {
 
 WeightReader::WeightReader(const GgufFile& file, std::vector<std::string>& faults)
     : file_(&file), faults_(&faults) {
-    for (const GgufForeignTensor& tensor : file.foreign_tensors()) foreign_.insert(tensor.name);
+    for (const ForeignTensor& tensor : file.foreign_tensors()) foreign_.insert(tensor.name);
 }
 
 /// Throws the message, or keeps it.
@@ -18,8 +18,8 @@ void WeightReader::refuse(ErrorCode code, std::string message) const {
 }
 
 /// Null: a fault was kept.
-const GgufTensor* WeightReader::take(std::string_view name) {
-    const GgufTensor* tensor = file_->find_tensor(name);
+const FileTensor* WeightReader::take(std::string_view name) {
+    const FileTensor* tensor = file_->find_tensor(name);
     if (tensor == nullptr) {
         if (foreign_.contains(name)) return nullptr;
         refuse(ErrorCode::corrupt,
@@ -27,23 +27,27 @@ const GgufTensor* WeightReader::take(std::string_view name) {
         return nullptr;
     }
     taken_.insert(tensor->name);
-    if (faults_ == nullptr) check_finite(*tensor, file_->file().path());
+    if (faults_ == nullptr) check_finite(*tensor, file_->path_of(*tensor));
     return tensor;
 }
 
 WeightView WeightReader::matrix(std::string_view name, int64_t rows, int64_t columns) {
-    const GgufTensor* tensor = take(name);
+    const FileTensor* tensor = take(name);
     if (tensor == nullptr) return {};
     if (tensor->dims.size() != 2 || tensor->columns() != columns || tensor->rows() != rows) {
         refuse(ErrorCode::corrupt,
                fmt::format("{}: tensor {} has shape [{}], expected [{}, {}]", file_->file().path(),
                            name, fmt::join(tensor->dims, ", "), columns, rows));
     }
-    return {.type = tensor->type, .data = tensor->data, .rows = rows, .columns = columns};
+    return {.type = tensor->type,
+            .data = tensor->data,
+            .rows = rows,
+            .columns = columns,
+            .scales = tensor->scales};
 }
 
 std::span<const float> WeightReader::vector(std::string_view name, int64_t length) {
-    const GgufTensor* tensor = take(name);
+    const FileTensor* tensor = take(name);
     if (tensor == nullptr) return {};
     if (tensor->dims.size() != 1 || tensor->columns() != length || tensor->type != DType::f32) {
         refuse(ErrorCode::corrupt,
@@ -67,7 +71,7 @@ void WeightReader::expect_one_kind(std::initializer_list<WeightView> parts,
 }
 
 void WeightReader::expect_all_taken() const {
-    for (const GgufTensor& tensor : file_->tensors()) {
+    for (const FileTensor& tensor : file_->tensors()) {
         if (taken_.contains(tensor.name)) continue;
         refuse(ErrorCode::unsupported,
                fmt::format("{}: tensor {} is not part of a {} model that is supported",

@@ -37,7 +37,7 @@ class WeightReader {
     void expect_all_taken() const;
 
   private:
-    const GgufTensor* take(std::string_view name);
+    const FileTensor* take(std::string_view name);
     void refuse(ErrorCode code, std::string message) const;
 
     const GgufFile* file_;

@@ -47,7 +47,7 @@ void look_up_all(const GgufFile& gguf) {
         expect_refusal_or_none([&] { gguf.integers(key); });
         expect_refusal_or_none([&] { gguf.floats(key); });
     }
-    for (const GgufTensor& tensor : gguf.tensors()) {
+    for (const FileTensor& tensor : gguf.tensors()) {
         const std::byte* begin = gguf.file().data();
         KD_CHECK(tensor.data >= begin && tensor.bytes <= begin + gguf.file().bytes() - tensor.data,
                  "{} bytes outside the file", tensor.bytes);
