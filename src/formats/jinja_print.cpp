@@ -4,9 +4,9 @@
 #include <charconv>
 #include <cmath>
 
+#include "formats/code_point_set.h"
 #include "formats/jinja_value.h"
 #include "formats/utf8.h"
-#include "formats/utf8_regex.h"
 
 namespace kd::jinja {
 
@@ -30,8 +30,8 @@ std::string repr_of(double value) {
 
 /// str.isprintable of one well-formed character.
 bool is_printable(std::string_view character) {
-    static const Utf8Regex kUnprintable(R"((?! )[\p{C}\p{Z}])");
-    return Utf8Regex::Matcher(kUnprintable).match(character, 0) == 0;
+    static const CodePointSet kUnprintable = *unicode_property("C") | *unicode_property("Z");
+    return character == " " || !kUnprintable.contains(next_utf8(character).code_point);
 }
 
 std::string repr_of(Context& context, const std::string& text) {
