@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -68,6 +69,19 @@ bool exists(const std::string& path) {
     return std::filesystem::exists(path, error);
 }
 
+/// Where `kdtree fetch` kept the model's SHA-256: whether the drafter was made for another file.
+void warn_of_other_target(const DflashConfig& drafter, const std::string& model) {
+    std::string known;
+    std::ifstream(model + ".sha256") >> known;
+    if (drafter.target_sha256.empty() || known.size() != 64) return;
+    if (known != drafter.target_sha256) {
+        log_warning(
+            fmt::format("{}: kdtree.target_sha256 {} is not that of {}: fewer of its "
+                        "drafts may be accepted",
+                        drafter.path, drafter.target_sha256, model));
+    }
+}
+
 }  // namespace
 
 std::string resolve_model(const std::string& model) {
@@ -123,6 +137,7 @@ void Engine::load() {
     if (drafter_ == nullptr && config_.speculative_algorithm == SpeculativeAlgorithm::dflash) {
         dflash = read_dflash_config(config_.speculative_draft_model_path);
         check_dflash_target(*dflash, shape);
+        warn_of_other_target(*dflash, config_.model);
     }
     const bool none = config_.speculative_algorithm == SpeculativeAlgorithm::none;
     if (drafter_ == nullptr && none) config_.max_draft_tokens = 1;

@@ -12,13 +12,14 @@
 
 #include "base/dtype.h"
 #include "formats/gguf.h"
+#include "formats/safetensors.h"
 
 namespace kd {
 
 struct DraftTensor {
-    std::string name;
+    std::string_view name;
     std::optional<DType> type;        // none: one of safetensors' types that nothing computes with
-    std::string type_name;            // as in the file: "BF16", "I64", "BOOL", "Q8_0"
+    std::string_view type_name;       // "BF16", "I64", "BOOL", "Q8_0"
     std::vector<int64_t> dims;        // dims[0] is the contiguous one
     const std::byte* data = nullptr;  // in the mapping
     int64_t bytes = 0;
@@ -27,8 +28,7 @@ struct DraftTensor {
 /// Views are valid as long as this is.
 class DraftTensors {
   public:
-    /// Throws kd::Error naming file and field: not_found, corrupt (a header that contradicts itself
-    /// or the file's size, tensors that overlap, a name twice), unsupported.
+    /// By the name's end, .gguf or another. Throws what GgufFile and SafetensorsFile throw.
     explicit DraftTensors(const std::string& path);
 
     const std::string& path() const { return path_; }
@@ -39,11 +39,8 @@ class DraftTensors {
     void release() const;
 
   private:
-    void read_safetensors();
-    void read_gguf();
-
     std::string path_;
-    std::unique_ptr<MappedFile> file_;  // safetensors
+    std::unique_ptr<SafetensorsFile> safetensors_;
     std::unique_ptr<GgufFile> gguf_;
     std::vector<DraftTensor> tensors_;  // by name
 };

@@ -43,13 +43,14 @@ class Reader {
     /// Takes all tensors whose names begin so.
     void skip(std::string_view prefix) {
         for (const DraftTensor& tensor : file_->tensors()) {
-            if (plain_name(tensor.name).starts_with(prefix)) taken_.insert(tensor.name);
+            if (plain_name(tensor.name).starts_with(prefix))
+                taken_.insert(std::string(tensor.name));
         }
     }
 
     void expect_all_taken() const {
         for (const DraftTensor& tensor : file_->tensors()) {
-            if (taken_.contains(tensor.name)) continue;
+            if (taken_.contains(std::string(tensor.name))) continue;
             KD_THROW(unsupported,
                      "{}: tensor '{}' is not part of a DFlash drafter as its config "
                      "describes it",
@@ -85,7 +86,7 @@ class Reader {
         if (tensor == nullptr) {
             KD_THROW(corrupt, "{}: tensor {} is missing", file_->path(), name);
         }
-        taken_.insert(tensor->name);
+        taken_.insert(std::string(tensor->name));
         return *tensor;
     }
 
@@ -111,7 +112,7 @@ class Reader {
     }
 
     const DraftTensors* file_;
-    std::set<std::string> taken_;
+    std::set<std::string, std::less<>> taken_;
 };
 
 /// Parts of one linear layer are all quantised or none of them.
@@ -210,6 +211,10 @@ void read_output(Reader& reader, const DflashConfig& c, const SharedWeights& sha
         return;
     } else {
         const WeightView all = shared.head->parts()[0];
+        if (all.scales.data != nullptr) {
+            KD_THROW(unsupported, "{}: draft_vocab_size {}: rows of a head of {} cannot be chosen",
+                     c.path, c.draft_vocabulary, name_of(all.type));
+        }
         std::vector<std::byte>& rows =
             weights.storage.emplace_back(static_cast<size_t>(c.draft_vocabulary * all.row_bytes()));
         std::byte* to = rows.data();
@@ -231,7 +236,7 @@ WeightView transposed(const WeightView& view, std::vector<std::vector<std::byte>
     std::vector<std::byte>& out =
         storage.emplace_back(static_cast<size_t>(view.rows * view.columns) * sizeof(float));
     for (int64_t r = 0; r < view.rows; ++r) {
-        dequantise(view.type, view.row(r), view.columns, row.data());
+        dequantise_row(view, r, row.data());
         for (int64_t c = 0; c < view.columns; ++c) {
             std::memcpy(out.data() + (c * view.rows + r) * 4, &row[static_cast<size_t>(c)], 4);
         }
