@@ -129,7 +129,7 @@ TEST_P(DflashEngine, DraftsDoNotDependOnHowTheirRowsCame) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DflashEngine, testing::Values("full", "sliding", "residual", "gated"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 TEST(DflashEngine, TreesEmitWhatPlainDecodingEmits) {
     Config config = dflash_config(write_dflash_checkpoint(tiny_dflash_case("residual")));
