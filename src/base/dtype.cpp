@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "base/kquants.h"
+#include "base/quant_blocks.h"
 
 namespace kd {
 
@@ -19,16 +19,27 @@ uint8_t read_u8(const std::byte* data) {
     return static_cast<uint8_t>(*data);
 }
 
-void dequantise_q4_k(const Q4KBlock& block, float* out) {
+void dequantise_block(DType type, const std::byte* data, float* out) {
+    const QuantBlock block = read_quant_block(type, data);
+    const float d = f16_to_f32(block.d_bits);
+    for (size_t i = 0; i < 32; ++i) out[i] = d * static_cast<float>(block.q[i]);
+    if (!has_block_minimum(type)) return;
+    const float m = f16_to_f32(block.m_bits);
+    for (size_t i = 0; i < 32; ++i) out[i] += m;
+}
+
+void dequantise_affine(DType type, const std::byte* data, float* out) {
+    const AffineSuperblock block = read_affine_superblock(type, data);
     const float d = f16_to_f32(block.d_bits);
     const float dmin = f16_to_f32(block.dmin_bits);
-    // Both products are exact (11 + 6 + 4 bits); the difference is the only rounding.
+    // Both products are exact (11 + 6 + 5 bits); the difference is the only rounding.
     for (size_t i = 0; i < 256; ++i) {
         out[i] = d * block.scale[i / 32] * block.q[i] - dmin * block.minimum[i / 32];
     }
 }
 
-void dequantise_q6_k(const Q6KBlock& block, float* out) {
+void dequantise_q6_k(const std::byte* data, float* out) {
+    const Q6KBlock block = read_q6_k(data);
     const float d = f16_to_f32(block.d_bits);
     // Exact: 11 + 7 + 5 bits.
     for (size_t i = 0; i < 256; ++i) out[i] = d * block.scale[i / 16] * block.q[i];
@@ -54,6 +65,18 @@ std::string_view name_of(DType type) {
             return "Q4_K";
         case DType::q6_k:
             return "Q6_K";
+        case DType::q5_0:
+            return "Q5_0";
+        case DType::q5_1:
+            return "Q5_1";
+        case DType::q5_k:
+            return "Q5_K";
+        case DType::iq4_nl:
+            return "IQ4_NL";
+        case DType::f8_e4m3:
+            return "F8_E4M3";
+        case DType::int4:
+            return "INT4";
     }
     return "?";
 }
@@ -96,8 +119,21 @@ uint16_t f32_to_bf16(float value) {
     return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+float f8_e4m3_to_f32(uint8_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x80u) << 24;
+    const uint32_t exponent = (bits >> 3) & 15u;
+    const uint32_t mantissa = bits & 7u;
+    if ((bits & 0x7fu) == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+    if (exponent != 0) {
+        return std::bit_cast<float>(sign | ((exponent + 120u) << 23) | (mantissa << 20));
+    }
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-9f;  // zero and subnormals
+    return sign != 0 ? -magnitude : magnitude;
+}
+
 void dequantise(DType type, const std::byte* data, int64_t elements, float* out) {
     const int64_t blocks = elements / block_elements(type);
+    const int64_t bytes = block_bytes(type);
     switch (type) {
         case DType::f32:
             std::memcpy(out, data, static_cast<size_t>(elements) * 4);
@@ -108,46 +144,38 @@ void dequantise(DType type, const std::byte* data, int64_t elements, float* out)
         case DType::bf16:
             for (int64_t i = 0; i < elements; ++i) out[i] = bf16_to_f32(read_u16(data + 2 * i));
             return;
+        case DType::f8_e4m3:
+            for (int64_t i = 0; i < elements; ++i) out[i] = f8_e4m3_to_f32(read_u8(data + i));
+            return;
         case DType::q8_0:
-            for (int64_t b = 0; b < blocks; ++b, data += 34, out += 32) {
-                const float scale = f16_to_f32(read_u16(data));
-                for (int i = 0; i < 32; ++i) {
-                    out[i] = scale * static_cast<float>(static_cast<int8_t>(data[2 + i]));
-                }
-            }
-            return;
         case DType::q4_0:
-            for (int64_t b = 0; b < blocks; ++b, data += 18, out += 32) {
-                const float scale = f16_to_f32(read_u16(data));
-                for (int i = 0; i < 16; ++i) {
-                    const int byte = read_u8(data + 2 + i);
-                    out[i] = scale * static_cast<float>((byte & 15) - 8);
-                    out[i + 16] = scale * static_cast<float>((byte >> 4) - 8);
-                }
-            }
-            return;
         case DType::q4_1:
-            for (int64_t b = 0; b < blocks; ++b, data += 20, out += 32) {
-                const float scale = f16_to_f32(read_u16(data));
-                const float minimum = f16_to_f32(read_u16(data + 2));
-                for (int i = 0; i < 16; ++i) {
-                    const int byte = read_u8(data + 4 + i);
-                    out[i] = scale * static_cast<float>(byte & 15) + minimum;
-                    out[i + 16] = scale * static_cast<float>(byte >> 4) + minimum;
-                }
+        case DType::q5_0:
+        case DType::q5_1:
+        case DType::iq4_nl:
+        case DType::int4:
+            for (int64_t b = 0; b < blocks; ++b) {
+                dequantise_block(type, data + b * bytes, out + 32 * b);
             }
             return;
         case DType::q4_k:
+        case DType::q5_k:
             for (int64_t b = 0; b < blocks; ++b) {
-                dequantise_q4_k(read_q4_k(data + 144 * b), out + 256 * b);
+                dequantise_affine(type, data + b * bytes, out + 256 * b);
             }
             return;
         case DType::q6_k:
-            for (int64_t b = 0; b < blocks; ++b) {
-                dequantise_q6_k(read_q6_k(data + 210 * b), out + 256 * b);
-            }
+            for (int64_t b = 0; b < blocks; ++b) dequantise_q6_k(data + b * bytes, out + 256 * b);
             return;
     }
+}
+
+float BlockScales::at(int64_t row, int64_t column, int64_t columns) const {
+    if (data == nullptr) return 1;
+    const int64_t index = row / block_rows * blocks_across(columns) + column / block_columns;
+    float scale;
+    dequantise(type, data + bytes_of(type, index), 1, &scale);
+    return scale;
 }
 
 }  // namespace kd

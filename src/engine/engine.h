@@ -24,7 +24,8 @@
 #include "engine/batch.h"
 #include "engine/round.h"
 #include "engine/session.h"
-#include "formats/gguf.h"
+#include "formats/dflash_config.h"
+#include "formats/model_file.h"
 #include "formats/tokenizer.h"
 #include "kv/kv_pool.h"
 #include "models/drafter.h"
@@ -83,6 +84,8 @@ class Engine {
 
   private:
     void load();
+    std::unique_ptr<Drafter> make_drafter(const std::optional<DflashConfig>& dflash,
+                                          const BatchLimits& limits);
     void admit();
     void plan();
     void plan_prefill(Session& session, int32_t& rows_left);
@@ -92,6 +95,7 @@ class Engine {
     void publish(Session& session);
     bool reserve(Session& session, int32_t need);
     void retract(Session& session);
+    void copy_rows(const MoveList& moves);
     void apply(const RoundStats& stats);
     void emit(Session& session, std::span<const int32_t> emitted, const LogprobsView& logprobs);
     void take_scores(Session& session, const BatchEntry& entry, const LogprobsView& logprobs);
@@ -103,7 +107,7 @@ class Engine {
     void refine_cost(const RoundStats& stats);
 
     Config config_;
-    std::unique_ptr<GgufFile> file_;
+    std::unique_ptr<ModelFile> file_;
     std::unique_ptr<Tokenizer> tokenizer_;
     std::unique_ptr<ThreadPool> threads_;
     Stream stream_;
@@ -129,7 +133,7 @@ class Engine {
     std::vector<Session*> oldest_first_;  // scratch of plan()
 };
 
-/// The file of a model name or path. Throws kd::Error naming it if there is none.
+/// The file or folder of a model name or path. Throws kd::Error naming it if there is none.
 std::string resolve_model(const std::string& model);
 
 }  // namespace kd

@@ -81,8 +81,10 @@ Merge MergeTable::find(int32_t left, int32_t right) const {
     return slots_[slot_of(pair_of(left, right))].merge;
 }
 
-Bpe::Bpe(const std::array<int32_t, 256>& byte_token, MergeTable merges)
-    : byte_token_(byte_token), merges_(std::move(merges)) {}
+Bpe::Bpe(const std::vector<int32_t>& byte_token, MergeTable merges)
+    : byte_token_(byte_token), merges_(std::move(merges)) {
+    KD_CHECK(byte_token_.size() == 256, "{} byte tokens", byte_token_.size());
+}
 
 void Bpe::encode(std::string_view piece, BpeScratch& scratch, std::vector<int32_t>& tokens) const {
     if (piece.size() > size_t{std::numeric_limits<int32_t>::max()}) {

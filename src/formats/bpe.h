@@ -54,15 +54,15 @@ struct BpeScratch {
 
 class Bpe {
   public:
-    /// byte_token[b]: the token of byte b, or -1: such bytes are dropped.
-    Bpe(const std::array<int32_t, 256>& byte_token, MergeTable merges);
+    /// byte_token[b], b below 256: the token of byte b, or -1: such bytes are dropped.
+    Bpe(const std::vector<int32_t>& byte_token, MergeTable merges);
 
     /// Appends the tokens of one piece: the pair of lowest rank merges first, the leftmost of
     /// equals, until none is left. O(n log n) in the bytes of the piece (below 2^31).
     void encode(std::string_view piece, BpeScratch& scratch, std::vector<int32_t>& tokens) const;
 
   private:
-    std::array<int32_t, 256> byte_token_;
+    std::vector<int32_t> byte_token_;
     MergeTable merges_;
 };
 

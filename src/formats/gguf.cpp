@@ -14,6 +14,50 @@
 
 namespace kd {
 
+/// Walks the header; every read is checked against the end of the file.
+class GgufCursor {
+  public:
+    explicit GgufCursor(const MappedFile& file) : file_(file) {}
+
+    const std::string& path() const { return file_.path(); }
+    uint64_t position() const { return position_; }
+    uint64_t remaining() const { return file_.bytes() - position_; }
+
+    const std::byte* take(uint64_t bytes, std::string_view field) {
+        if (bytes > remaining()) {
+            KD_THROW(corrupt, "{}: {}: {} bytes at offset {}, but the file ends after {}", path(),
+                     field, bytes, position_, remaining());
+        }
+        const std::byte* data = file_.data() + position_;
+        position_ += bytes;
+        return data;
+    }
+
+    template <class T>
+    T read(std::string_view field) {
+        T value;
+        std::memcpy(&value, take(sizeof value, field), sizeof value);
+        return value;
+    }
+
+    std::string_view read_string(std::string_view field) {
+        const uint64_t bytes = read<uint64_t>(field);
+        return {reinterpret_cast<const char*>(take(bytes, field)), bytes};
+    }
+
+    /// Refuses a count of things that take at least `least_bytes` each.
+    void check_count(uint64_t count, uint64_t least_bytes, std::string_view field) const {
+        if (count > remaining() / least_bytes) {
+            KD_THROW(corrupt, "{}: {}: {} is more than the {} bytes left in the file can hold",
+                     path(), field, count, remaining());
+        }
+    }
+
+  private:
+    const MappedFile& file_;
+    uint64_t position_ = 0;
+};
+
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "GGUF is read in place, little-endian");
@@ -123,12 +167,20 @@ std::optional<DType> dtype_of(uint32_t tensor_type) {
             return DType::q4_0;
         case 3:
             return DType::q4_1;
+        case 6:
+            return DType::q5_0;
+        case 7:
+            return DType::q5_1;
         case 8:
             return DType::q8_0;
         case 12:
             return DType::q4_k;
+        case 13:
+            return DType::q5_k;
         case 14:
             return DType::q6_k;
+        case 20:
+            return DType::iq4_nl;
         case 30:
             return DType::bf16;
         default:
@@ -147,51 +199,8 @@ std::optional<uint64_t> checked_size(uint64_t a, uint64_t b, uint64_t c = 0) {
     return sum;
 }
 
-/// Walks the header; every read is checked against the end of the file.
-class Cursor {
-  public:
-    explicit Cursor(const MappedFile& file) : file_(file) {}
-
-    const std::string& path() const { return file_.path(); }
-    uint64_t position() const { return position_; }
-    uint64_t remaining() const { return file_.bytes() - position_; }
-
-    const std::byte* take(uint64_t bytes, std::string_view field) {
-        if (bytes > remaining()) {
-            KD_THROW(corrupt, "{}: {}: {} bytes at offset {}, but the file ends after {}", path(),
-                     field, bytes, position_, remaining());
-        }
-        const std::byte* data = file_.data() + position_;
-        position_ += bytes;
-        return data;
-    }
-
-    template <class T>
-    T read(std::string_view field) {
-        T value;
-        std::memcpy(&value, take(sizeof value, field), sizeof value);
-        return value;
-    }
-
-    std::string_view read_string(std::string_view field) {
-        const uint64_t bytes = read<uint64_t>(field);
-        return {reinterpret_cast<const char*>(take(bytes, field)), bytes};
-    }
-
-    /// Refuses a count of things that take at least `least_bytes` each.
-    void check_count(uint64_t count, uint64_t least_bytes, std::string_view field) const {
-        if (count > remaining() / least_bytes) {
-            KD_THROW(corrupt, "{}: {}: {} is more than the {} bytes left in the file can hold",
-                     path(), field, count, remaining());
-        }
-    }
-
-  private:
-    const MappedFile& file_;
-    uint64_t position_ = 0;
-};
-
-void check_bools(const Cursor& cursor, std::span<const std::byte> bytes, std::string_view field) {
+void check_bools(const GgufCursor& cursor, std::span<const std::byte> bytes,
+                 std::string_view field) {
     for (const std::byte byte : bytes) {
         if (byte > std::byte{1}) {
             KD_THROW(corrupt, "{}: {}: bool byte {} is neither 0 nor 1", cursor.path(), field,
@@ -200,7 +209,7 @@ void check_bools(const Cursor& cursor, std::span<const std::byte> bytes, std::st
     }
 }
 
-GgufArray read_array(Cursor& cursor, std::string_view field) {
+GgufArray read_array(GgufCursor& cursor, std::string_view field) {
     GgufArray array;
     array.element_type = cursor.read<uint32_t>(field);
     const uint64_t count = cursor.read<uint64_t>(field);
@@ -220,14 +229,15 @@ GgufArray read_array(Cursor& cursor, std::string_view field) {
                  array.element_type);
     }
     cursor.check_count(count, element_bytes, field);
-    array.data = cursor.take(count * element_bytes, field);
+    array.bytes = count * element_bytes;
+    array.data = cursor.take(array.bytes, field);
     if (array.element_type == static_cast<uint32_t>(GgufValueType::boolean)) {
         check_bools(cursor, {array.data, count}, field);
     }
     return array;
 }
 
-GgufValue read_value(Cursor& cursor, std::string_view field) {
+GgufValue read_value(GgufCursor& cursor, std::string_view field) {
     const uint32_t type = cursor.read<uint32_t>(field);
     switch (static_cast<GgufValueType>(type)) {
         case GgufValueType::u8:
@@ -263,7 +273,7 @@ GgufValue read_value(Cursor& cursor, std::string_view field) {
     KD_THROW(corrupt, "{}: {}: unknown value type {}", cursor.path(), field, type);
 }
 
-uint32_t read_version(Cursor& cursor) {
+uint32_t read_version(GgufCursor& cursor) {
     const std::byte* magic = cursor.take(4, "magic");
     if (std::memcmp(magic, "GGUF", 4) != 0) {
         KD_THROW(corrupt, "{}: magic: not a GGUF file: it starts with '{}'", cursor.path(),
@@ -280,16 +290,16 @@ uint32_t read_version(Cursor& cursor) {
 
 /// A tensor's entry; `offset` counts from the start of the tensor data.
 struct TensorEntry {
-    GgufTensor tensor;  // of a foreign type: 0 bytes where they are not known
+    FileTensor tensor;  // of a foreign type: 0 bytes where they are not known
     uint64_t offset = 0;
     uint32_t code = 0;  // ggml's
     bool foreign = false;
 };
 
 /// Sets the entry's type and bytes.
-void read_tensor_type(Cursor& cursor, std::string_view field, uint64_t elements,
+void read_tensor_type(GgufCursor& cursor, std::string_view field, uint64_t elements,
                       ForeignTensors foreign, TensorEntry& entry) {
-    GgufTensor& tensor = entry.tensor;
+    FileTensor& tensor = entry.tensor;
     entry.code = cursor.read<uint32_t>(field);
     const std::string name = tensor_type_name(entry.code);
     TensorType type;
@@ -302,8 +312,8 @@ void read_tensor_type(Cursor& cursor, std::string_view field, uint64_t elements,
         if (type.elements == 0) return;
     } else {
         KD_THROW(unsupported,
-                 "{}: {}: type {} is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K and "
-                 "Q6_K are)",
+                 "{}: {}: type {} is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, "
+                 "IQ4_NL, Q4_K, Q5_K and Q6_K are)",
                  cursor.path(), field, name);
     }
     if (tensor.columns() % type.elements != 0) {
@@ -316,9 +326,9 @@ void read_tensor_type(Cursor& cursor, std::string_view field, uint64_t elements,
     tensor.bytes = static_cast<int64_t>(*bytes);
 }
 
-TensorEntry read_tensor_entry(Cursor& cursor, uint64_t index, ForeignTensors foreign) {
+TensorEntry read_tensor_entry(GgufCursor& cursor, uint64_t index, ForeignTensors foreign) {
     TensorEntry entry;
-    GgufTensor& tensor = entry.tensor;
+    FileTensor& tensor = entry.tensor;
     tensor.name = cursor.read_string(fmt::format("name of tensor {}", index));
     if (tensor.name.empty())
         KD_THROW(corrupt, "{}: name of tensor {}: empty", cursor.path(), index);
@@ -348,7 +358,7 @@ TensorEntry read_tensor_entry(Cursor& cursor, uint64_t index, ForeignTensors for
 /// Points the tensor at its data, which starts at file offset data_begin + offset.
 void place_tensor(TensorEntry& entry, const MappedFile& file, uint64_t data_begin,
                   uint64_t alignment) {
-    GgufTensor& tensor = entry.tensor;
+    FileTensor& tensor = entry.tensor;
     if (entry.offset % alignment != 0) {
         KD_THROW(corrupt, "{}: tensor '{}': offset {} is not a multiple of the alignment {}",
                  file.path(), printable(tensor.name), entry.offset, alignment);
@@ -364,18 +374,19 @@ void place_tensor(TensorEntry& entry, const MappedFile& file, uint64_t data_begi
                  file.bytes());
     }
     tensor.data = file.data() + *begin;
+    tensor.file_offset = *begin;
 }
 
 void check_no_overlap(const std::vector<TensorEntry>& entries, const MappedFile& file) {
-    std::vector<const GgufTensor*> by_place;
+    std::vector<const FileTensor*> by_place;
     by_place.reserve(entries.size());
     for (const TensorEntry& entry : entries) {
         if (entry.tensor.bytes > 0) by_place.push_back(&entry.tensor);
     }
     std::sort(by_place.begin(), by_place.end(),
-              [](const GgufTensor* a, const GgufTensor* b) { return a->data < b->data; });
+              [](const FileTensor* a, const FileTensor* b) { return a->data < b->data; });
     for (size_t i = 1; i < by_place.size(); ++i) {
-        const GgufTensor& before = *by_place[i - 1];
+        const FileTensor& before = *by_place[i - 1];
         if (before.data + before.bytes > by_place[i]->data) {
             KD_THROW(corrupt, "{}: tensor '{}': its data overlaps that of tensor '{}'", file.path(),
                      printable(by_place[i]->name), printable(before.name));
@@ -383,37 +394,41 @@ void check_no_overlap(const std::vector<TensorEntry>& entries, const MappedFile&
     }
 }
 
-GgufForeignTensor foreign_tensor(const TensorEntry& entry, const MappedFile& file) {
-    const GgufTensor& tensor = entry.tensor;
-    GgufForeignTensor out = {.name = tensor.name,
-                             .type = tensor_type_name(entry.code),
-                             .dims = tensor.dims,
-                             .file_offset = static_cast<uint64_t>(tensor.data - file.data())};
+ForeignTensor foreign_tensor(const TensorEntry& entry) {
+    const FileTensor& tensor = entry.tensor;
+    ForeignTensor out = {.name = tensor.name,
+                         .type = tensor_type_name(entry.code),
+                         .dims = tensor.dims,
+                         .file_offset = tensor.file_offset,
+                         .bytes = std::nullopt};
     if (tensor.bytes > 0) out.bytes = tensor.bytes;
     return out;
 }
 
 }  // namespace
 
-GgufFile::GgufFile(const std::string& path, ForeignTensors foreign)
-    : file_(std::make_unique<MappedFile>(path)) {
-    Cursor cursor(*file_);
-    version_ = read_version(cursor);
-    const uint64_t tensor_count = cursor.read<uint64_t>("tensor count");
-    const uint64_t metadata_count = cursor.read<uint64_t>("metadata count");
-
-    cursor.check_count(metadata_count, kMinMetadataBytes, "metadata count");
-    for (uint64_t i = 0; i < metadata_count; ++i) {
+void GgufFile::read_metadata(GgufCursor& cursor, uint64_t count) {
+    cursor.check_count(count, kMinMetadataBytes, "metadata count");
+    for (uint64_t i = 0; i < count; ++i) {
         const std::string_view key = cursor.read_string(fmt::format("key of metadata {}", i));
         if (key.empty() || key.size() > kMaxKeyBytes) {
-            KD_THROW(corrupt, "{}: key of metadata {}: {} bytes, not 1 to {}", path, i, key.size(),
-                     kMaxKeyBytes);
+            KD_THROW(corrupt, "{}: key of metadata {}: {} bytes, not 1 to {}", cursor.path(), i,
+                     key.size(), kMaxKeyBytes);
         }
         const std::string field = fmt::format("metadata '{}'", printable(key));
         if (!metadata_.emplace(key, read_value(cursor, field)).second) {
-            KD_THROW(corrupt, "{}: {}: occurs twice", path, field);
+            KD_THROW(corrupt, "{}: {}: occurs twice", cursor.path(), field);
         }
     }
+}
+
+GgufFile::GgufFile(OnePart, const std::string& path, ForeignTensors foreign) {
+    files_.push_back(std::make_unique<MappedFile>(path));
+    GgufCursor cursor(file());
+    version_ = read_version(cursor);
+    const uint64_t tensor_count = cursor.read<uint64_t>("tensor count");
+    const uint64_t metadata_count = cursor.read<uint64_t>("metadata count");
+    read_metadata(cursor, metadata_count);
     const int64_t alignment =
         integer_or("general.alignment", kDefaultAlignment, kMinAlignment, kMaxAlignment);
     if (!std::has_single_bit(static_cast<uint64_t>(alignment))) {
@@ -432,17 +447,17 @@ GgufFile::GgufFile(const std::string& path, ForeignTensors foreign)
     const uint64_t data_begin = (cursor.position() + unit - 1) / unit * unit;
     std::set<std::string_view> names;
     for (TensorEntry& entry : entries) {
-        place_tensor(entry, *file_, data_begin, unit);
+        place_tensor(entry, file(), data_begin, unit);
         if (!names.insert(entry.tensor.name).second) {
             KD_THROW(corrupt, "{}: tensor '{}': occurs twice", path, printable(entry.tensor.name));
         }
     }
-    check_no_overlap(entries, *file_);
+    check_no_overlap(entries, file());
     tensors_.reserve(entries.size());
     for (TensorEntry& entry : entries) {
-        GgufTensor& tensor = entry.tensor;
+        FileTensor& tensor = entry.tensor;
         if (entry.foreign) {
-            foreign_.push_back(foreign_tensor(entry, *file_));
+            foreign_.push_back(foreign_tensor(entry));
         } else {
             tensor_index_.emplace(tensor.name, tensors_.size());
             tensors_.push_back(std::move(tensor));

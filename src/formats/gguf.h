@@ -1,44 +1,22 @@
-// GGUF files (v3, and v2 whose little-endian layout is the same), memory-mapped. Every file is
-// hostile: sizes are checked before they are used, nothing is allocated that the file's own size
-// does not justify, and each refusal is one line that names the file and the field.
+// GGUF files (v3, and v2 whose little-endian layout is the same), memory-mapped, whole or split
+// into parts. Every file is hostile: sizes are checked before they are used, nothing is allocated
+// that the file's own size does not justify, and each refusal is one line that names the file and
+// the field.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
-#include "base/dtype.h"
+#include "formats/file_tensor.h"
+#include "formats/mapped_file.h"
 
 namespace kd {
-
-/// A read-only mapping of a whole regular file. The file must not shrink while it is mapped: the
-/// system answers a read beyond its new end with SIGBUS.
-class MappedFile {
-  public:
-    /// Throws kd::Error naming the path if it is missing, unreadable, a directory, not a regular
-    /// file or empty.
-    explicit MappedFile(const std::string& path);
-    ~MappedFile();
-    MappedFile(const MappedFile&) = delete;
-    MappedFile& operator=(const MappedFile&) = delete;
-
-    const std::string& path() const { return path_; }
-    const std::byte* data() const { return data_; }
-    size_t bytes() const { return bytes_; }
-    /// Drops the resident pages that [begin, begin + bytes) touches; they are read again on the
-    /// next use.
-    void release(const std::byte* begin, size_t bytes) const;
-
-  private:
-    std::string path_;
-    const std::byte* data_ = nullptr;
-    size_t bytes_ = 0;
-};
 
 /// GGUF's own codes of metadata values.
 enum class GgufValueType : uint32_t {
@@ -66,35 +44,11 @@ struct GgufArray {
     uint32_t element_type = 0;  // a GgufValueType
     uint64_t count = 0;
     const std::byte* data = nullptr;        // numbers: count packed elements
+    uint64_t bytes = 0;                     // of those
     std::vector<std::string_view> strings;  // element_type string
 };
 
-struct GgufTensor {
-    std::string_view name;
-    DType type = DType::f32;
-    std::vector<int64_t> dims;        // GGUF order: dims[0] is the contiguous one (columns)
-    const std::byte* data = nullptr;  // aligned, inside the mapping
-    int64_t bytes = 0;
-
-    int64_t columns() const { return dims[0]; }
-    int64_t rows() const {
-        int64_t rows = 1;
-        for (size_t i = 1; i < dims.size(); ++i) rows *= dims[i];
-        return rows;
-    }
-};
-
-/// A tensor of a type that is not one of DType's: nothing here computes with it.
-struct GgufForeignTensor {
-    std::string_view name;
-    std::string type;              // ggml's name, or the number of its code
-    std::vector<int64_t> dims;     // as in GgufTensor
-    uint64_t file_offset = 0;      // of its first byte
-    std::optional<int64_t> bytes;  // none where the type's blocks are not known
-};
-
-/// What to do with tensors of other types than DType's.
-enum class ForeignTensors : uint8_t { refuse, list };
+class GgufCursor;
 
 class GgufFile {
   public:
@@ -102,18 +56,33 @@ class GgufFile {
     /// of the version, tensor type or value type) for what is valid but not read here: nested
     /// arrays, big-endian files, tensor types other than DType's unless they shall be listed; what
     /// MappedFile throws.
+    ///
+    /// A model in parts, NAME-00001-of-0000N.gguf (metadata split.count, split.no and
+    /// split.tensors.count): `path` may be any of them, all are read. The metadata are those of the
+    /// first, the tensors those of all. kd::Error{not_found} names a part that is missing, corrupt
+    /// one that is not a part of the same model.
     explicit GgufFile(const std::string& path, ForeignTensors foreign = ForeignTensors::refuse);
 
-    const MappedFile& file() const { return *file_; }
+    /// The file; of a model in parts the first.
+    const MappedFile& file() const { return *files_[0]; }
+    /// All files, by FileTensor::part.
+    const std::vector<std::unique_ptr<MappedFile>>& files() const { return files_; }
+    const std::string& path_of(const FileTensor& tensor) const {
+        return files_[static_cast<size_t>(tensor.part)]->path();
+    }
+    /// Of all files.
+    size_t bytes() const;
+    /// Drops the resident pages of all files (see MappedFile::release).
+    void release() const;
     uint32_t version() const { return version_; }
     const std::map<std::string_view, GgufValue>& metadata() const { return metadata_; }
-    const std::vector<GgufTensor>& tensors() const { return tensors_; }
-    /// In the file's order; find_tensor does not see them.
-    const std::vector<GgufForeignTensor>& foreign_tensors() const { return foreign_; }
+    const std::vector<FileTensor>& tensors() const { return tensors_; }
+    /// In the files' order; find_tensor does not see them.
+    const std::vector<ForeignTensor>& foreign_tensors() const { return foreign_; }
 
     /// Null if absent.
     const GgufValue* find(std::string_view key) const;
-    const GgufTensor* find_tensor(std::string_view name) const;
+    const FileTensor* find_tensor(std::string_view name) const;
 
     /// Required values: kd::Error{corrupt} naming file, key and what was found instead, if absent,
     /// of another kind or out of [min, max].
@@ -132,20 +101,20 @@ class GgufFile {
     std::string_view string_or(std::string_view key, std::string_view fallback) const;
 
   private:
-    std::unique_ptr<MappedFile> file_;
+    struct OnePart {};
+    /// One file on its own, whatever it says of parts.
+    GgufFile(OnePart, const std::string& path, ForeignTensors foreign);
+    void read_metadata(GgufCursor& cursor, uint64_t count);
+    void join_parts(const std::string& path, int64_t count, ForeignTensors foreign);
+    void check_part(const GgufFile& part, int64_t index, int64_t count) const;
+    void take_tensors(GgufFile& part, std::set<std::string_view>& names);
+
+    std::vector<std::unique_ptr<MappedFile>> files_;
     uint32_t version_ = 0;
     std::map<std::string_view, GgufValue> metadata_;
-    std::vector<GgufTensor> tensors_;
-    std::vector<GgufForeignTensor> foreign_;
+    std::vector<FileTensor> tensors_;
+    std::vector<ForeignTensor> foreign_;
     std::map<std::string_view, size_t> tensor_index_;
 };
-
-/// Throws kd::Error{corrupt} naming `path`, the tensor and the place if a weight is NaN or
-/// infinite: reads every weight of a float tensor, the scales (and minima) of a quantised one.
-void check_finite(const GgufTensor& tensor, const std::string& path);
-
-/// `text` from a file, fit for a one-line message: bytes outside printable ASCII become \xNN, what
-/// exceeds 64 bytes becomes "...".
-std::string printable(std::string_view text);
 
 }  // namespace kd

@@ -1,4 +1,4 @@
-// What GgufFile offers over its parsed values, and the checks of weights.
+// What GgufFile offers over its parsed values.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -67,42 +67,16 @@ void append_widened(const GgufFile& gguf, std::string_view key, const GgufArray&
     }
 }
 
-/// Index of the first of `count` floats, kStride bytes apart, whose exponent bits are all set
-/// (infinite or NaN); -1 if there is none.
-template <class Bits, int64_t kStride>
-int64_t first_not_finite(const std::byte* data, int64_t count, Bits exponent) {
-    constexpr int64_t kChunk = 4096;  // counted without a branch, so that the loop vectorises
-    const auto is_finite = [=](int64_t i) {
-        Bits bits;
-        std::memcpy(&bits, data + i * kStride, sizeof bits);
-        return (bits & exponent) != exponent;
-    };
-    for (int64_t begin = 0; begin < count; begin += kChunk) {
-        const int64_t end = std::min(begin + kChunk, count);
-        int64_t finite = 0;
-        for (int64_t i = begin; i < end; ++i) finite += is_finite(i) ? 1 : 0;
-        if (finite == end - begin) continue;
-        for (int64_t i = begin; i < end; ++i) {
-            if (!is_finite(i)) return i;
-        }
-    }
-    return -1;
-}
-
 }  // namespace
 
-std::string printable(std::string_view text) {
-    constexpr size_t kMostBytes = 64;
-    std::string out;
-    for (const char c : text.substr(0, kMostBytes)) {
-        if (c >= ' ' && c <= '~') {
-            out += c;
-        } else {
-            out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-        }
-    }
-    if (text.size() > kMostBytes) out += "...";
-    return out;
+size_t GgufFile::bytes() const {
+    size_t bytes = 0;
+    for (const auto& file : files_) bytes += file->bytes();
+    return bytes;
+}
+
+void GgufFile::release() const {
+    for (const auto& file : files_) file->release(file->data(), file->bytes());
 }
 
 const GgufValue* GgufFile::find(std::string_view key) const {
@@ -110,7 +84,7 @@ const GgufValue* GgufFile::find(std::string_view key) const {
     return found == metadata_.end() ? nullptr : &found->second;
 }
 
-const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
+const FileTensor* GgufFile::find_tensor(std::string_view name) const {
     const auto found = tensor_index_.find(name);
     return found == tensor_index_.end() ? nullptr : &tensors_[found->second];
 }
@@ -119,7 +93,7 @@ int64_t GgufFile::integer(std::string_view key, int64_t min, int64_t max) const 
     const GgufValue& value = required(*this, key);
     const auto in_range = [&](auto v) {
         if (std::cmp_less(v, min) || std::cmp_greater(v, max)) {
-            KD_THROW(corrupt, "{}: metadata '{}': {} is not in [{}, {}]", file_->path(),
+            KD_THROW(corrupt, "{}: metadata '{}': {} is not in [{}, {}]", file().path(),
                      printable(key), v, min, max);
         }
         return static_cast<int64_t>(v);
@@ -132,7 +106,7 @@ int64_t GgufFile::integer(std::string_view key, int64_t min, int64_t max) const 
 double GgufFile::number(std::string_view key, double min, double max) const {
     const double value = required_as<double>(*this, key, "a float");
     if (!(value >= min && value <= max)) {  // so written, NaN fails
-        KD_THROW(corrupt, "{}: metadata '{}': {} is not in [{}, {}]", file_->path(), printable(key),
+        KD_THROW(corrupt, "{}: metadata '{}': {} is not in [{}, {}]", file().path(), printable(key),
                  value, min, max);
     }
     return value;
@@ -209,46 +183,6 @@ bool GgufFile::boolean_or(std::string_view key, bool fallback) const {
 
 std::string_view GgufFile::string_or(std::string_view key, std::string_view fallback) const {
     return find(key) == nullptr ? fallback : string(key);
-}
-
-void check_finite(const GgufTensor& tensor, const std::string& path) {
-    constexpr uint16_t kF16Exponent = 0x7c00;
-    const int64_t count = tensor.bytes / block_bytes(tensor.type);
-    int64_t bad = -1;
-    switch (tensor.type) {
-        case DType::f32:
-            bad = first_not_finite<uint32_t, 4>(tensor.data, count, 0x7f800000u);
-            break;
-        case DType::f16:
-            bad = first_not_finite<uint16_t, 2>(tensor.data, count, kF16Exponent);
-            break;
-        case DType::bf16:
-            bad = first_not_finite<uint16_t, 2>(tensor.data, count, 0x7f80);
-            break;
-        case DType::q8_0:
-            bad = first_not_finite<uint16_t, 34>(tensor.data, count, kF16Exponent);
-            break;
-        case DType::q4_0:
-            bad = first_not_finite<uint16_t, 18>(tensor.data, count, kF16Exponent);
-            break;
-        case DType::q4_1:
-            bad = first_not_finite<uint16_t, 20>(tensor.data, count, kF16Exponent);
-            if (bad < 0) bad = first_not_finite<uint16_t, 20>(tensor.data + 2, count, kF16Exponent);
-            break;
-        case DType::q4_k:
-            bad = first_not_finite<uint16_t, 144>(tensor.data, count, kF16Exponent);
-            if (bad < 0) {
-                bad = first_not_finite<uint16_t, 144>(tensor.data + 2, count, kF16Exponent);
-            }
-            break;
-        case DType::q6_k:
-            bad = first_not_finite<uint16_t, 210>(tensor.data + 208, count, kF16Exponent);
-            break;
-    }
-    if (bad >= 0) {
-        KD_THROW(corrupt, "{}: tensor '{}': {} {} is not finite", path, printable(tensor.name),
-                 is_quantised(tensor.type) ? "the scale of block" : "weight", bad);
-    }
 }
 
 }  // namespace kd

@@ -1,3 +1,5 @@
+#include "formats/mapped_file.h"
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -8,7 +10,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "formats/gguf.h"
 
 namespace kd {
 
@@ -62,6 +63,20 @@ void MappedFile::release(const std::byte* begin, size_t bytes) const {
     const size_t first = offset / page_bytes * page_bytes;
     // Only a hint: a kernel that refuses it costs memory, not correctness.
     (void)::madvise(const_cast<std::byte*>(data_ + first), offset + bytes - first, MADV_DONTNEED);
+}
+
+std::string printable(std::string_view text) {
+    constexpr size_t kMostBytes = 64;
+    std::string out;
+    for (const char c : text.substr(0, kMostBytes)) {
+        if (c >= ' ' && c <= '~') {
+            out += c;
+        } else {
+            out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+        }
+    }
+    if (text.size() > kMostBytes) out += "...";
+    return out;
 }
 
 }  // namespace kd

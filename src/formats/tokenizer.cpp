@@ -1,221 +1,87 @@
 #include "formats/tokenizer.h"
 
 #include <algorithm>
-#include <array>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "formats/added_tokens.h"
 #include "formats/bpe.h"
-#include "formats/bpe_special.h"
+#include "formats/nfc.h"
 #include "formats/pretokenize.h"
+#include "formats/tokenizer_spec.h"
 #include "formats/utf8.h"
 
 namespace kd {
 
 namespace {
 
-constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
-constexpr std::string_view kTokenType = "tokenizer.ggml.token_type";
-constexpr std::string_view kMerges = "tokenizer.ggml.merges";
-constexpr size_t kMaxVocabulary = size_t{1} << 24;
-constexpr size_t kMaxSpecialBytes = 1024;  // of one special token's text
-
-/// A special token's name in GGUF keys ("seperator" is spelled so) and in chat templates.
-constexpr std::pair<std::string_view, std::string_view> kNamedTokens[] = {
-    {"bos", "bos_token"},       {"eos", "eos_token"},     {"unknown", "unk_token"},
-    {"seperator", "sep_token"}, {"padding", "pad_token"}, {"cls", "cls_token"},
-    {"mask", "mask_token"}};
-
-/// GGUF's token types.
-enum class TokenType : uint8_t { normal = 1, unknown, control, user_defined, unused, byte };
-
-using IdOfText = std::unordered_map<std::string_view, int32_t>;
-
-/// The file's strings are checked before anything is built on them.
-IdOfText index_tokens(const std::vector<std::string_view>& texts) {
-    if (texts.empty() || texts.size() > kMaxVocabulary) {
-        KD_THROW(corrupt, "{}: {} tokens (1 to {} are supported)", kTokens, texts.size(),
-                 kMaxVocabulary);
-    }
-    IdOfText id_of;
-    id_of.reserve(texts.size());
-    for (size_t i = 0; i < texts.size(); ++i) {
-        const auto id = static_cast<int32_t>(i);
-        if (texts[i].empty() || valid_utf8_bytes(texts[i]) != texts[i].size()) {
-            KD_THROW(corrupt, "{}: token {} is empty or not UTF-8", kTokens, i);
-        }
-        const auto [other, inserted] = id_of.emplace(texts[i], id);
-        if (!inserted) {
-            KD_THROW(corrupt, "{}: tokens {} and {} are the same string '{}'", kTokens,
-                     other->second, i, texts[i].substr(0, 64));
-        }
-    }
-    return id_of;
-}
-
-std::vector<TokenType> read_token_types(const GgufFile& gguf, size_t vocabulary) {
-    std::vector<TokenType> types(vocabulary, TokenType::normal);
-    if (gguf.find(kTokenType) == nullptr) return types;
-    const std::vector<int64_t> values = gguf.integers(kTokenType);
-    if (values.size() != vocabulary) {
-        KD_THROW(corrupt, "{}: {} entries for {} tokens", kTokenType, values.size(), vocabulary);
-    }
-    for (size_t i = 0; i < vocabulary; ++i) {
-        if (values[i] < 1 || values[i] > 6) {
-            KD_THROW(corrupt, "{}: type {} of token {} is not one of 1 to 6", kTokenType, values[i],
-                     i);
-        }
-        types[i] = static_cast<TokenType>(values[i]);
-        if (types[i] == TokenType::byte) {
-            KD_THROW(unsupported, "{}: token {} is a byte token, which byte-level BPE has not",
-                     kTokenType, i);
-        }
-    }
-    return types;
-}
-
-MergeTable read_merges(const std::vector<std::string_view>& merges, const IdOfText& id_of) {
-    if (merges.size() > kMaxVocabulary) {
-        KD_THROW(corrupt, "{}: {} merges (at most {} are supported)", kMerges, merges.size(),
-                 kMaxVocabulary);
-    }
-    MergeTable table(merges.size());
-    std::string joined;
-    for (size_t rank = 0; rank < merges.size(); ++rank) {
-        const std::string_view merge = merges[rank];
-        const size_t space = merge.find(' ');
-        if (space == std::string_view::npos || merge.find(' ', space + 1) != merge.npos) {
-            KD_THROW(corrupt, "{}: entry {} is not two tokens parted by one space: '{}'", kMerges,
-                     rank, replace_invalid_utf8(merge.substr(0, 64)));
-        }
-        joined.assign(merge.substr(0, space)).append(merge.substr(space + 1));
-        const auto token = [&](std::string_view text) {
-            const auto found = id_of.find(text);
-            if (found == id_of.end()) {
-                KD_THROW(corrupt, "{}: entry {} '{}': '{}' is not in {}", kMerges, rank,
-                         replace_invalid_utf8(merge.substr(0, 64)),
-                         replace_invalid_utf8(text.substr(0, 64)), kTokens);
-            }
-            return found->second;
-        };
-        const int32_t left = token(merge.substr(0, space));
-        const int32_t right = token(merge.substr(space + 1));
-        if (!table.insert(left, right,
-                          {.rank = static_cast<int32_t>(rank), .result = token(joined)})) {
-            KD_THROW(corrupt, "{}: entry {} '{}' stands there twice", kMerges, rank,
-                     merge.substr(0, 64));
+MergeTable table_of(const TokenizerSpec& spec) {
+    MergeTable table(spec.merges.size());
+    for (const TokenMerge& merge : spec.merges) {
+        if (!table.insert(merge.left, merge.right, {.rank = merge.rank, .result = merge.result})) {
+            KD_THROW(corrupt, "merges: entry {}, '{}' and '{}', stands there twice", merge.rank,
+                     printable(spec.tokens[merge.left]), printable(spec.tokens[merge.right]));
         }
     }
     return table;
 }
 
-std::array<int32_t, 256> find_byte_tokens(const IdOfText& id_of) {
-    const std::array<char32_t, 256> alphabet = byte_alphabet();
-    std::array<int32_t, 256> byte_token{};
-    for (size_t byte = 0; byte < 256; ++byte) {
-        std::string text;
-        append_utf8(text, alphabet[byte]);
-        const auto found = id_of.find(text);
-        byte_token[byte] = found == id_of.end() ? -1 : found->second;
+/// The added tokens that are looked for in the text as it is, or in the normalised text.
+AddedTokens added_tokens_of(const TokenizerSpec& spec, bool normalized) {
+    std::vector<AddedToken> tokens;
+    for (AddedToken token : spec.added) {
+        // Without a normalizer the second pass is the first one's text, but still comes second.
+        if (token.normalized != normalized) continue;
+        if (normalized && spec.normalizer == Normalizer::nfc) token.content = nfc(token.content);
+        tokens.push_back(std::move(token));
     }
-    return byte_token;
-}
-
-std::string_view check_model(const GgufFile& gguf) {
-    const std::string_view model = gguf.string("tokenizer.ggml.model");
-    if (model != "gpt2") {
-        KD_THROW(unsupported, "tokenizer.ggml.model: '{}' is not supported (gpt2)", model);
-    }
-    if (gguf.boolean_or("tokenizer.ggml.add_space_prefix", false)) {
-        KD_THROW(unsupported, "tokenizer.ggml.add_space_prefix: true is not supported");
-    }
-    return gguf.string_or("tokenizer.ggml.pre", "default");
+    return AddedTokens(std::move(tokens));
 }
 
 }  // namespace
 
 struct Tokenizer::Impl {
-    Impl(const GgufFile& gguf, const std::vector<std::string_view>& texts, const IdOfText& id_of)
-        : pretokenizer(check_model(gguf)),
-          bpe(find_byte_tokens(id_of), read_merges(gguf.strings(kMerges), id_of)),
-          types(read_token_types(gguf, texts.size())) {
-        store_bytes(texts);
-        index_specials(texts);
-        read_special_ids(gguf, id_of);
-        chat_template = gguf.string_or("tokenizer.chat_template", "");
-    }
-
-    void store_bytes(const std::vector<std::string_view>& texts) {
-        begin.reserve(texts.size() + 1);
-        std::string token;
-        for (size_t id = 0; id < texts.size(); ++id) {
-            begin.push_back(bytes.size());
-            // A text outside the alphabet stands for itself, as do control and added tokens.
-            if (types[id] == TokenType::normal && bytes_of_alphabet(texts[id], token)) {
-                bytes.append(token);
-            } else {
-                bytes.append(texts[id]);
-            }
+    explicit Impl(TokenizerSpec from)
+        : pretokenizer(std::move(from.splits)),
+          bpe(from.byte_token, table_of(from)),
+          raw_tokens(added_tokens_of(from, false)),
+          normalized_tokens(added_tokens_of(from, true)),
+          control(from.tokens.size()) {
+        from.merges.clear();
+        from.merges.shrink_to_fit();
+        spec = std::move(from);
+        std::vector<bool> added(spec.tokens.size());
+        for (const AddedToken& token : spec.added) {
+            added[token.id] = true;
+            control[token.id] = token.special;
         }
-        begin.push_back(bytes.size());
-    }
-
-    void index_specials(const std::vector<std::string_view>& texts) {
-        std::vector<SpecialTokens::Entry> added;
-        std::vector<SpecialTokens::Entry> all;
-        for (size_t i = 0; i < texts.size(); ++i) {
-            const auto id = static_cast<int32_t>(i);
-            const bool added_token = types[i] == TokenType::user_defined;
-            if (!added_token && !is_control(id)) continue;
-            if (texts[i].size() > kMaxSpecialBytes) {
-                KD_THROW(corrupt, "{}: special token {} has {} bytes (at most {})", kTokens, i,
-                         texts[i].size(), kMaxSpecialBytes);
-            }
-            all.push_back({std::string(texts[i]), id});
-            if (added_token) added.push_back(all.back());
+        if (!spec.ignore_merges) return;
+        whole_pieces.reserve(spec.tokens.size());
+        for (size_t id = 0; id < spec.tokens.size(); ++id) {
+            if (!added[id]) whole_pieces.emplace(spec.tokens[id], static_cast<int32_t>(id));
         }
-        user_defined = SpecialTokens(std::move(added));
-        specials = SpecialTokens(std::move(all));
-    }
-
-    void read_special_ids(const GgufFile& gguf, const IdOfText& id_of) {
-        const auto read = [&](std::string_view key) {
-            const auto last = static_cast<int64_t>(types.size()) - 1;
-            return static_cast<int32_t>(gguf.integer_or(key, -1, 0, last));
-        };
-        for (const auto& [role, name] : kNamedTokens) {
-            const int32_t id = read(fmt::format("tokenizer.ggml.{}_token_id", role));
-            if (id >= 0) named_tokens.emplace_back(name, id);
-            if (role == "bos") bos = id;
-            if (role == "eos") eos = id;
-        }
-        stop_ids = {eos, read("tokenizer.ggml.eot_token_id"), read("tokenizer.ggml.eom_token_id")};
-        for (const std::string_view name : {"<|im_end|>", "<|endoftext|>"}) {
-            const auto found = id_of.find(name);
-            if (found != id_of.end() && is_control(found->second)) {
-                stop_ids.push_back(found->second);
-            }
-        }
-        std::erase(stop_ids, -1);
-        std::sort(stop_ids.begin(), stop_ids.end());
-        stop_ids.erase(std::unique(stop_ids.begin(), stop_ids.end()), stop_ids.end());
-    }
-
-    bool is_control(int32_t id) const {
-        return types[id] == TokenType::control || types[id] == TokenType::unknown;
     }
 
     void check_id(int32_t id) const {
-        if (id < 0 || static_cast<size_t>(id) >= types.size()) {
-            KD_THROW(invalid_argument, "token {} is not in the vocabulary of {}", id, types.size());
+        if (id < 0 || static_cast<size_t>(id) >= spec.tokens.size()) {
+            KD_THROW(invalid_argument, "token {} is not in the vocabulary of {}", id,
+                     spec.tokens.size());
         }
     }
 
-    std::string_view bytes_of(int32_t id) const {
-        return std::string_view(bytes).substr(begin[id], begin[id + 1] - begin[id]);
+    void encode_piece(std::string_view piece, BpeScratch& scratch,
+                      std::vector<int32_t>& ids) const {
+        if (spec.ignore_merges) {
+            const auto whole = whole_pieces.find(piece);
+            if (whole != whole_pieces.end()) {
+                ids.push_back(whole->second);
+                return;
+            }
+        }
+        bpe.encode(piece, scratch, ids);
     }
 
-    /// Text without special tokens. Ill-formed units are pieces of their own.
+    /// Text without added tokens. Ill-formed units are pieces of their own.
     void encode_text(std::string_view text, std::vector<std::string_view>& pieces,
                      BpeScratch& scratch, std::vector<int32_t>& ids) const {
         while (!text.empty()) {
@@ -228,43 +94,49 @@ struct Tokenizer::Impl {
                 pieces.push_back(text.substr(0, bad));
                 text.remove_prefix(bad);
             }
-            for (const std::string_view piece : pieces) bpe.encode(piece, scratch, ids);
+            for (const std::string_view piece : pieces) encode_piece(piece, scratch, ids);
         }
     }
 
     Pretokenizer pretokenizer;
     Bpe bpe;
-    std::vector<TokenType> types;
-    std::string bytes;          // of all tokens, end to end
-    std::vector<size_t> begin;  // [vocabulary + 1] offsets into bytes
-    SpecialTokens user_defined;
-    SpecialTokens specials;  // control and user-defined
-    int32_t bos = -1;
-    int32_t eos = -1;
-    std::vector<std::pair<std::string_view, int32_t>> named_tokens;
-    std::vector<int32_t> stop_ids;
-    std::string chat_template;
+    AddedTokens raw_tokens;
+    AddedTokens normalized_tokens;
+    std::vector<bool> control;                                   // [ids]
+    std::unordered_map<std::string_view, int32_t> whole_pieces;  // empty unless ignore_merges
+    TokenizerSpec spec;                                          // less what has moved elsewhere
 };
 
-Tokenizer::Tokenizer(const GgufFile& gguf) {
-    const std::vector<std::string_view>& texts = gguf.strings(kTokens);
-    impl_ = std::make_unique<Impl>(gguf, texts, index_tokens(texts));
-}
-
+Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::move(spec))) {}
+Tokenizer::Tokenizer(const GgufFile& gguf) : Tokenizer(tokenizer_spec(gguf)) {}
 Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
-    const SpecialTokens& specials = parse_special ? impl_->specials : impl_->user_defined;
-    std::vector<int32_t> ids;
+    std::vector<AddedTokens::Segment> raw;
+    std::vector<AddedTokens::Segment> segments;
     std::vector<std::string_view> pieces;
+    std::string normalized;
     BpeScratch scratch;
-    while (!text.empty()) {
-        const SpecialTokens::Match match = specials.find(text);
-        impl_->encode_text(text.substr(0, match.begin), pieces, scratch, ids);
-        if (match.bytes > 0) ids.push_back(match.id);
-        text.remove_prefix(match.begin + match.bytes);
+    std::vector<int32_t> ids;
+    impl_->raw_tokens.split(text, parse_special, raw);
+    for (const AddedTokens::Segment& stretch : raw) {
+        if (stretch.id >= 0) {
+            ids.push_back(stretch.id);
+            continue;
+        }
+        std::string_view rest = stretch.text;
+        if (impl_->spec.normalizer == Normalizer::nfc) rest = normalized = nfc(rest);
+        segments.clear();
+        impl_->normalized_tokens.split(rest, parse_special, segments);
+        for (const AddedTokens::Segment& segment : segments) {
+            if (segment.id >= 0) {
+                ids.push_back(segment.id);
+            } else {
+                impl_->encode_text(segment.text, pieces, scratch, ids);
+            }
+        }
     }
     return ids;
 }
@@ -273,43 +145,55 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool with_special) c
     std::string text;
     for (const int32_t id : ids) {
         impl_->check_id(id);
-        if (with_special || !impl_->is_control(id)) text.append(impl_->bytes_of(id));
+        if (with_special || !impl_->control[id]) text.append(impl_->spec.tokens[id]);
     }
     return text;
 }
 
 std::string_view Tokenizer::bytes_of_token(int32_t id) const {
     impl_->check_id(id);
-    return impl_->bytes_of(id);
+    return impl_->spec.tokens[id];
 }
 
 bool Tokenizer::is_control(int32_t id) const {
     impl_->check_id(id);
-    return impl_->is_control(id);
+    return impl_->control[id];
 }
 
 int32_t Tokenizer::vocabulary() const {
-    return static_cast<int32_t>(impl_->types.size());
+    return static_cast<int32_t>(impl_->spec.tokens.size());
 }
 
 int32_t Tokenizer::bos() const {
-    return impl_->bos;
+    return impl_->spec.bos;
 }
 
 int32_t Tokenizer::eos() const {
-    return impl_->eos;
+    return impl_->spec.eos;
+}
+
+bool Tokenizer::adds_bos() const {
+    return impl_->spec.adds_bos;
+}
+
+bool Tokenizer::adds_eos() const {
+    return impl_->spec.adds_eos;
 }
 
 const std::vector<int32_t>& Tokenizer::stop_ids() const {
-    return impl_->stop_ids;
+    return impl_->spec.stop_ids;
 }
 
 const std::vector<std::pair<std::string_view, int32_t>>& Tokenizer::named_tokens() const {
-    return impl_->named_tokens;
+    return impl_->spec.named_tokens;
 }
 
 const std::string& Tokenizer::chat_template() const {
-    return impl_->chat_template;
+    return impl_->spec.chat_template;
+}
+
+const std::map<std::string, std::string>& Tokenizer::named_templates() const {
+    return impl_->spec.named_templates;
 }
 
 std::string Tokenizer::token_text(int32_t id) const {

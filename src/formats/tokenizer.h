@@ -1,7 +1,8 @@
-// Byte-level BPE from a GGUF file's metadata.
+// Byte-level BPE.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,11 +14,14 @@
 
 namespace kd {
 
+struct TokenizerSpec;
+
 class Tokenizer {
   public:
-    /// Throws kd::Error naming the key for an unsupported tokenizer model or pre-tokenizer
-    /// (supported: model gpt2; pre smollm, gpt-2, gpt2, default), duplicate tokens, merges of
-    /// unknown tokens, special ids outside the vocabulary.
+    /// `spec` as a reader of tokenizer_spec.h returns it. Throws kd::Error for a pair that merges
+    /// twice and for patterns that are not supported.
+    explicit Tokenizer(TokenizerSpec spec);
+    /// Of tokenizer_spec(gguf).
     explicit Tokenizer(const GgufFile& gguf);
     ~Tokenizer();
     Tokenizer(Tokenizer&&) noexcept;
@@ -26,7 +30,7 @@ class Tokenizer {
     /// Text to ids. Any bytes are accepted; bytes without a token in the vocabulary are dropped, as
     /// the reference tokenizers do. With `parse_special`, control tokens written in the text
     /// ("<|im_end|>") become their ids, the leftmost and longest first; without, they are ordinary
-    /// text. User-defined tokens are split out always. No BOS is added. Each maximal ill-formed
+    /// text. Other added tokens are split out always. No BOS is added. Each maximal ill-formed
     /// UTF-8 subpart (utf8.h) is a piece of its own: its bytes become byte tokens, and merge.
     std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
 
@@ -40,13 +44,18 @@ class Tokenizer {
     int32_t vocabulary() const;
     int32_t bos() const;  // -1: none
     int32_t eos() const;  // -1: none
-    /// Ids that end generation: eos, eot and what the file names, ascending.
+    /// Whether the model wants BOS before a plain prompt, EOS behind it; encode adds neither.
+    bool adds_bos() const;
+    bool adds_eos() const;
+    /// Ids that end generation: eos, eot and what the files name, ascending.
     const std::vector<int32_t>& stop_ids() const;
     /// The special tokens that the file names, under the names chat templates know them by:
     /// bos_token, eos_token, unk_token, sep_token, pad_token, cls_token, mask_token.
     const std::vector<std::pair<std::string_view, int32_t>>& named_tokens() const;
     /// The Jinja source of the chat template; empty if the file has none.
     const std::string& chat_template() const;
+    /// Further templates by name, such as tool_use.
+    const std::map<std::string, std::string>& named_templates() const;
     /// The string of a control token by id; empty for -1.
     std::string token_text(int32_t id) const;
 

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -118,6 +118,14 @@ TEST(Dtype, GeometryAndNames) {
     EXPECT_EQ(bytes_of(DType::q4_1, 64), 40);
     EXPECT_EQ(bytes_of(DType::q4_k, 512), 288);
     EXPECT_EQ(bytes_of(DType::q6_k, 512), 420);
+    EXPECT_EQ(bytes_of(DType::q5_0, 64), 44);
+    EXPECT_EQ(bytes_of(DType::q5_1, 64), 48);
+    EXPECT_EQ(bytes_of(DType::q5_k, 512), 352);
+    EXPECT_EQ(bytes_of(DType::iq4_nl, 64), 36);
+    EXPECT_EQ(bytes_of(DType::f8_e4m3, 3), 3);
+    EXPECT_EQ(bytes_of(DType::int4, 64), 32);
+    EXPECT_FALSE(is_quantised(DType::f8_e4m3));
+    EXPECT_TRUE(is_quantised(DType::int4));
     EXPECT_FALSE(is_quantised(DType::bf16));
     EXPECT_TRUE(is_quantised(DType::q4_1));
     EXPECT_EQ(name_of(DType::q8_0), "Q8_0");
@@ -192,31 +200,78 @@ std::vector<std::byte> bytes_of_hex(const std::string& hex) {
     return bytes;
 }
 
-// What the gguf package makes of random superblocks, to the bit (tools/make_kquant_fixtures.py).
-TEST(Dequantise, KQuantsAsTheGgufPackage) {
-    std::ifstream file(KD_TEST_DATA "/base/kquants.json");
-    const auto fixture = nlohmann::json::parse(file);
-    for (const DType type : {DType::q4_k, DType::q6_k}) {
-        const auto& blocks = fixture.at("types").at(std::string(name_of(type)));
+// Golden values of outside implementations: tools/make_dtype_fixtures.py.
+nlohmann::json fixture() {
+    std::ifstream file(KD_TEST_DATA "/base/dtypes.json");
+    return nlohmann::json::parse(file);
+}
+
+void expect_same_floats(std::span<const float> actual, const std::string& hex) {
+    const std::vector<std::byte> expected = bytes_of_hex(hex);
+    ASSERT_EQ(actual.size_bytes(), expected.size());
+    for (size_t i = 0; i < actual.size(); ++i) {
+        float weight;
+        std::memcpy(&weight, &expected[i * sizeof weight], sizeof weight);
+        ASSERT_EQ(std::bit_cast<uint32_t>(actual[i]), std::bit_cast<uint32_t>(weight))
+            << "weight " << i << ": " << actual[i] << ", not " << weight;
+    }
+}
+
+// To the bit what the gguf package makes of random blocks.
+TEST(Dequantise, BlocksAsTheGgufPackage) {
+    const auto types = fixture().at("blocks");
+    for (const DType type : {DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
+                             DType::iq4_nl, DType::q4_k, DType::q5_k, DType::q6_k}) {
+        SCOPED_TRACE(name_of(type));
+        const auto& blocks = types.at(std::string(name_of(type)));
         ASSERT_EQ(blocks.size(), 4u);
-        std::vector<std::byte> data, expected;
+        std::vector<std::byte> data;
+        std::string expected;
         for (const auto& entry : blocks) {
             const std::vector<std::byte> block = bytes_of_hex(entry.at("block"));
-            const std::vector<std::byte> weights = bytes_of_hex(entry.at("weights"));
             ASSERT_EQ(std::ssize(block), block_bytes(type));
-            ASSERT_EQ(weights.size(), 256 * sizeof(float));
             data.insert(data.end(), block.begin(), block.end());
-            expected.insert(expected.end(), weights.begin(), weights.end());
+            expected += entry.at("weights").get<std::string>();
         }
-        std::vector<float> out(4 * 256, NAN);
+        std::vector<float> out(static_cast<size_t>(4 * block_elements(type)), NAN);
         dequantise(type, data.data(), std::ssize(out), out.data());
-        for (size_t i = 0; i < out.size(); ++i) {
-            float weight;
-            std::memcpy(&weight, &expected[i * sizeof weight], sizeof weight);
-            ASSERT_EQ(std::bit_cast<uint32_t>(out[i]), std::bit_cast<uint32_t>(weight))
-                << name_of(type) << " weight " << i << ": " << out[i] << ", not " << weight;
-        }
+        expect_same_floats(out, expected);
     }
+}
+
+TEST(Dequantise, AllCodesOfF8AsMlDtypes) {
+    std::vector<std::byte> codes(256);
+    for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i);
+    std::vector<float> out(256, 0);
+    dequantise(DType::f8_e4m3, codes.data(), 256, out.data());
+    EXPECT_TRUE(std::isnan(out[0x7f]) && std::isnan(out[0xff]));
+    EXPECT_EQ(out[0x7e], 448.0f);
+    expect_same_floats(out, fixture().at("f8_e4m3"));
+}
+
+// Byte i holds element 2i in its low nibble and element 2i + 1 in its high nibble.
+TEST(Dequantise, Int4) {
+    std::vector<int> bytes;
+    for (int i = 0; i < 16; ++i) bytes.push_back(i | ((15 - i) << 4));
+    const std::vector<float> out = dequantised(DType::int4, bytes, 32);
+    for (int i = 0; i < 16; ++i) {
+        const size_t e = static_cast<size_t>(2 * i);
+        EXPECT_EQ(out[e], static_cast<float>(i - 8));
+        EXPECT_EQ(out[e + 1], static_cast<float>(7 - i));
+    }
+}
+
+TEST(BlockScales, BlocksAreCutOffAtTheEnds) {
+    const float values[] = {1, 2, 3, 4, 5, 6};
+    const BlockScales scales{reinterpret_cast<const std::byte*>(values), DType::f32, 4, 8};
+    EXPECT_EQ(scales.count(9, 9), 6);
+    EXPECT_EQ(scales.count(8, 16), 4);
+    EXPECT_EQ(scales.at(0, 0, 9), 1);
+    EXPECT_EQ(scales.at(3, 7, 9), 1);
+    EXPECT_EQ(scales.at(3, 8, 9), 2);
+    EXPECT_EQ(scales.at(4, 0, 9), 3);
+    EXPECT_EQ(scales.at(8, 8, 9), 6);
+    EXPECT_EQ(BlockScales{}.at(8, 8, 9), 1);
 }
 
 }  // namespace

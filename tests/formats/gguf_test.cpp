@@ -174,7 +174,8 @@ TEST(Gguf, TensorsOfEveryTypeAndAlignment) {
         writer.set("general.alignment", alignment);
         const std::vector<float> weights = ramp(3 * 256);
         const std::vector<DType> types = {DType::f32,  DType::f16,  DType::bf16, DType::q8_0,
-                                          DType::q4_0, DType::q4_1, DType::q4_k, DType::q6_k};
+                                          DType::q4_0, DType::q4_1, DType::q4_k, DType::q6_k,
+                                          DType::q5_0, DType::q5_1, DType::q5_k, DType::iq4_nl};
         for (const DType type : types) writer.add_tensor(name_of(type), type, 3, 256, weights);
         writer.write(file.path());
 
@@ -182,7 +183,7 @@ TEST(Gguf, TensorsOfEveryTypeAndAlignment) {
         ASSERT_EQ(gguf.tensors().size(), types.size());
         EXPECT_EQ(gguf.find_tensor("F64"), nullptr);
         for (const DType type : types) {
-            const GgufTensor* tensor = gguf.find_tensor(name_of(type));
+            const FileTensor* tensor = gguf.find_tensor(name_of(type));
             ASSERT_NE(tensor, nullptr) << name_of(type);
             EXPECT_EQ(tensor->type, type);
             EXPECT_EQ(tensor->dims, (std::vector<int64_t>{256, 3}));
@@ -218,6 +219,12 @@ TEST(Gguf, QuantisersInvertDequantiseWithinHalfAStep) {
     // Scales and minima are rounded too: steps grow by 1/62 or 1/126 of the largest and by a
     // fifteenth of what a minimum grows by, 1/63 of the deepest.
     expect_close(DType::q4_k, 0.18f / 15 * (1 + 2.0f / 62) + 0.0005f);
+    expect_close(DType::q5_k, 0.18f / 31 * (1 + 2.0f / 62) + 0.0005f);
+    expect_close(DType::q5_0, 0.18f / 16 + 0.01125f);
+    expect_close(DType::q5_1, 0.18f / 31 + 0.0005f);
+    // The widest gap of the table: -127 to -104, of a reach of 113.
+    expect_close(DType::iq4_nl, 0.18f * 11.5f / 113 + 0.0005f);
+    expect_close(DType::f8_e4m3, 0.18f / 16);
     expect_close(DType::q6_k, 0.09f / 31 * (1 + 2.0f / 126) + 0.0002f);
 }
 
@@ -293,6 +300,12 @@ TEST(Gguf, CheckFiniteNamesTensorAndPlace) {
         {DType::q4_k, 144 * 31, f16_inf, "block 31"},
         {DType::q4_k, 144 * 3 + 2, f16_nan, "block 3"},
         {DType::q6_k, 210 * 30 + 208, f16_nan, "block 30"},
+        {DType::q5_0, 22 * 100, f16_nan, "block 100"},
+        {DType::q5_1, 24 * 7, f16_nan, "block 7"},
+        {DType::q5_1, 24 * 9 + 2, f16_inf, "block 9"},
+        {DType::q5_k, 176 * 31, f16_inf, "block 31"},
+        {DType::q5_k, 176 * 3 + 2, f16_nan, "block 3"},
+        {DType::iq4_nl, 18 * 255, f16_inf, "block 255"},
     };
     for (const Case& c : cases) {
         const TempPath file;
@@ -301,6 +314,10 @@ TEST(Gguf, CheckFiniteNamesTensorAndPlace) {
         if (!is_quantised(c.type)) data.replace(0, 4, raw_bytes(uint32_t{0x7bff7bffu}));
         if (c.type == DType::q8_0) data.replace(34 * 3 + 2, 4, "\xff\x7f\xff\x7f");
         if (c.type == DType::q4_k) data.replace(144 * 3 + 4, 4, "\xff\x7f\xff\x7f");
+        if (c.type == DType::q5_0) data.replace(22 * 3 + 2, 4, "\xff\x7f\xff\x7f");
+        if (c.type == DType::q5_1) data.replace(24 * 3 + 4, 4, "\xff\x7f\xff\x7f");
+        if (c.type == DType::q5_k) data.replace(176 * 3 + 4, 4, "\xff\x7f\xff\x7f");
+        if (c.type == DType::iq4_nl) data.replace(18 * 3 + 2, 4, "\xff\x7f\xff\x7f");
         if (c.type == DType::q6_k) data.replace(210 * 3, 4, "\xff\x7f\xff\x7f");
         GgufWriter writer;
         writer.add_tensor({"w", {256, 32}, ggml_type(c.type), data, {}});
@@ -327,7 +344,7 @@ TEST(Gguf, TinyModelIsReproducible) {
     write_tiny_model(file.path(), {.tied = false});
     const GgufFile gguf(file.path());
     EXPECT_EQ(gguf.tensors().size(), 1u + 2 * 9 + 2);
-    for (const GgufTensor& tensor : gguf.tensors()) check_finite(tensor, file.path());
+    for (const FileTensor& tensor : gguf.tensors()) check_finite(tensor, file.path());
     EXPECT_EQ(gguf.strings("tokenizer.ggml.tokens").size(), 320u);
     EXPECT_EQ(gguf.strings("tokenizer.ggml.merges").size(), 320u - 3 - 256);
     EXPECT_THROW(tiny_model({.hidden = 48}), Error);
@@ -370,7 +387,7 @@ TEST(Gguf, RealFile) {
     ASSERT_EQ(gguf.tensors().size(), 272u);
     int64_t bytes = 0;
     std::map<DType, int> types;
-    for (const GgufTensor& tensor : gguf.tensors()) {
+    for (const FileTensor& tensor : gguf.tensors()) {
         bytes += tensor.bytes;
         ++types[tensor.type];
         check_finite(tensor, path);
@@ -378,7 +395,7 @@ TEST(Gguf, RealFile) {
     EXPECT_EQ(bytes, 96'576'768);
     EXPECT_EQ(types,
               (std::map<DType, int>{{DType::q4_1, 210}, {DType::f32, 61}, {DType::q8_0, 1}}));
-    const GgufTensor* embedding = gguf.find_tensor("token_embd.weight");
+    const FileTensor* embedding = gguf.find_tensor("token_embd.weight");
     ASSERT_NE(embedding, nullptr);
     EXPECT_EQ(embedding->type, DType::q8_0);
     EXPECT_EQ(embedding->dims, (std::vector<int64_t>{576, 49152}));

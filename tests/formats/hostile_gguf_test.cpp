@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "formats/gguf.h"
 #include "formats/model_config.h"
+#include "formats/model_file.h"
 #include "support/gguf_writer.h"
 #include "support/tiny_model.h"
 
@@ -43,12 +44,12 @@ enum class Outcome { loaded, refused };
 /// Loads the file and, if that works, reads all of it that a model load would.
 Outcome load(const std::string& path) {
     try {
-        const GgufFile gguf(path);
-        for (const GgufTensor& tensor : gguf.tensors()) {
+        const ModelFile file(path);
+        for (const FileTensor& tensor : file.tensors()) {
             EXPECT_EQ(tensor.bytes, bytes_of(tensor.type, tensor.rows() * tensor.columns()));
             check_finite(tensor, path);
         }
-        read_model_config(gguf);
+        read_model_config(file);
     } catch (const Error& error) {
         const std::string_view message = error.what();
         EXPECT_EQ(message.find('\n'), std::string_view::npos) << message;
@@ -330,11 +331,12 @@ TEST(HostileGguf, TensorNames) {
 
 TEST(HostileGguf, TensorTypesAreRefusedByName) {
     const std::pair<uint32_t, std::string> types[] = {
-        {6, "Q5_0"},   {7, "Q5_1"},      {10, "Q2_K"},    {11, "Q3_K"},
-        {13, "Q5_K"},  {15, "Q8_K"},     {20, "IQ4_NL"},  {23, "IQ4_XS"},
-        {26, "I32"},   {27, "I64"},      {28, "F64"},     {29, "IQ1_M"},
-        {4, "Q4_2"},   {31, "Q4_0_4_4"}, {35, "TQ2_0"},   {39, "MXFP4"},
-        {40, "NVFP4"}, {41, "Q1_0"},     {42, "type 42"}, {0xffffffffu, "type 4294967295"}};
+        {9, "Q8_1"},   {10, "Q2_K"},    {11, "Q3_K"},
+        {15, "Q8_K"},  {16, "IQ2_XXS"}, {23, "IQ4_XS"},
+        {26, "I32"},   {27, "I64"},     {28, "F64"},
+        {29, "IQ1_M"}, {4, "Q4_2"},     {31, "Q4_0_4_4"},
+        {35, "TQ2_0"}, {39, "MXFP4"},   {40, "NVFP4"},
+        {41, "Q1_0"},  {42, "type 42"}, {0xffffffffu, "type 4294967295"}};
     for (const auto& [code, name] : types) {
         expect_tensor_corrupt({"w", {256}, code, std::string(1024, '\0'), {}},
                               {"tensor 'w'", name + " is not supported"}, ErrorCode::unsupported);

@@ -1,7 +1,7 @@
 #include "kernels/linear/linear.h"
 
 #include "base/error.h"
-#include "base/kquants.h"
+#include "base/quant_blocks.h"
 #include "kernel_test.h"
 #include "kernels/cases/random.h"
 #include "kernels/linear/linear_cases.h"
@@ -26,7 +26,7 @@ std::vector<double> magnitudes(const LinearCase& test, const LinearInputs& in) {
     for (int64_t row = 0; row < test.rows; ++row) {
         for (const WeightView& part : in.parts) {
             for (int64_t n = 0; n < part.rows; ++n) {
-                dequantise(part.type, part.row(n), part.columns, w.data());
+                dequantise_row(part, n, w.data());
                 double sum = 0;
                 for (size_t k = 0; k < w.size(); ++k) {
                     // A block's minimum and its scaled integers are separate terms.
@@ -74,8 +74,9 @@ TEST(Linear, AgreesWithTheReference) {
 TEST(Linear, ARowIsTheSameAloneAndInAnyBatch) {
     constexpr int64_t kRows = 64;
     constexpr int64_t kColumns = 256;
-    for (const DType type : {DType::q4_1, DType::q4_0, DType::q8_0, DType::q4_k, DType::q6_k,
-                             DType::f32, DType::bf16}) {
+    for (const DType type :
+         {DType::q4_1, DType::q4_0, DType::q8_0, DType::q4_k, DType::q6_k, DType::q5_1, DType::q5_k,
+          DType::int4, DType::f32, DType::bf16, DType::f8_e4m3}) {
         SCOPED_TRACE(name_of(type));
         const LinearCase test{"", {{type, 70}, {type, 19}}, kColumns, kRows, true, true, 99};
         const LinearInputs in = make_linear_inputs(test);
@@ -123,14 +124,16 @@ TEST(Linear, IntegersAreExactAtTheExtremes) {
     constexpr int64_t kRows = 9;
     ThreadPool threads(2);
     Stream stream{&threads, Kernels::fast};
-    for (const DType type : {DType::q8_0, DType::q4_0, DType::q4_1}) {
+    for (const DType type : {DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
+                             DType::iq4_nl, DType::int4}) {
         for (int pattern = 0; pattern < 6; ++pattern) {
             SCOPED_TRACE(testing::Message() << name_of(type) << " pattern " << pattern);
             CaseRandom random(static_cast<uint32_t>(pattern) + 7);
             std::vector<std::byte> storage;
-            const WeightView w = random_weights(random, type, kOutputs, kColumns, 1.0f, storage);
-            const int64_t header = type == DType::q4_1 ? 4 : 2;
-            for (int64_t at = 0; at < std::ssize(storage); at += block_bytes(type)) {
+            WeightView w = random_weights(random, type, kOutputs, kColumns, 1.0f, storage);
+            w.scales = {};
+            const int64_t header = type == DType::int4 ? 0 : has_block_minimum(type) ? 4 : 2;
+            for (int64_t at = 0; at < w.rows * w.row_bytes(); at += block_bytes(type)) {
                 const uint16_t bits[2] = {f32_to_f16(1.0f), f32_to_f16(0.0f)};
                 std::memcpy(&storage[static_cast<size_t>(at)], bits, static_cast<size_t>(header));
                 for (int64_t i = header; i < block_bytes(type); ++i) {
@@ -189,8 +192,8 @@ float k_quant_chain(const WeightView& w, int64_t output, const int8_t* x) {
         const auto sub = static_cast<size_t>(b % 8);
         int32_t products = 0;
         int32_t minimum = 0;
-        if (w.type == DType::q4_k) {
-            const Q4KBlock block = read_q4_k(at);
+        if (w.type != DType::q6_k) {
+            const AffineSuperblock block = read_affine_superblock(w.type, at);
             for (size_t i = 0; i < 32; ++i) {
                 products +=
                     block.scale[sub] * block.q[32 * sub + i] * x[32 * b + static_cast<int64_t>(i)];
@@ -219,7 +222,7 @@ TEST(Linear, KQuantIntegersAreExactAtTheExtremes) {
     // Bytes of integers and of scales: both lowest, both highest, across. Then random ones.
     constexpr int kExtremes[4][2] = {{0x00, 0x80}, {0xff, 0x7f}, {0xff, 0x80}, {0x00, 0xff}};
     const uint16_t one = f32_to_f16(1.0f);
-    for (const DType type : {DType::q4_k, DType::q6_k}) {
+    for (const DType type : {DType::q4_k, DType::q5_k, DType::q6_k}) {
         for (size_t pattern = 0; pattern < 6; ++pattern) {
             SCOPED_TRACE(testing::Message() << name_of(type) << " pattern " << pattern);
             CaseRandom random(static_cast<uint32_t>(pattern) + 70);
@@ -227,14 +230,15 @@ TEST(Linear, KQuantIntegersAreExactAtTheExtremes) {
             const WeightView w = random_weights(random, type, kOutputs, kColumns, 1.0f, storage);
             for (size_t at = 0; at < storage.size(); at += static_cast<size_t>(block_bytes(type))) {
                 std::byte* block = &storage[at];
-                const bool four = type == DType::q4_k;
+                const bool affine = type != DType::q6_k;
                 if (pattern < 4) {
-                    std::memset(four ? block + 16 : block, kExtremes[pattern][0], four ? 128 : 192);
-                    std::memset(four ? block + 4 : block + 192, kExtremes[pattern][1],
-                                four ? 12 : 16);
+                    std::memset(affine ? block + 16 : block, kExtremes[pattern][0],
+                                affine ? static_cast<size_t>(block_bytes(type)) - 16 : 192);
+                    std::memset(affine ? block + 4 : block + 192, kExtremes[pattern][1],
+                                affine ? 12 : 16);
                 }
-                std::memcpy(four ? block : block + 208, &one, 2);
-                if (four) std::memcpy(block + 2, &one, 2);
+                std::memcpy(affine ? block : block + 208, &one, 2);
+                if (affine) std::memcpy(block + 2, &one, 2);
             }
             std::vector<int8_t> q(kRows * kColumns);
             std::vector<float> scale(kBlocks, 1.0f), scaled(kBlocks, 0.0f);
@@ -272,15 +276,15 @@ TEST(Linear, KQuantIntegersAreExactAtTheExtremes) {
 TEST(Linear, KQuantFactorsKeepTheirRange) {
     ThreadPool threads(1);
     Stream stream{&threads, Kernels::fast};
-    for (const DType type : {DType::q4_k, DType::q6_k}) {
+    for (const DType type : {DType::q4_k, DType::q5_k, DType::q6_k}) {
         for (const uint16_t factor : {uint16_t{0x7bff}, uint16_t{0x0001}}) {
             SCOPED_TRACE(testing::Message() << name_of(type) << " factor " << factor);
             const LinearCase test{"", {{type, 16}}, 256, 1, false, false, 6};
             LinearInputs in = make_linear_inputs(test);
             for (size_t n = 0; n < 16; ++n) {
                 std::byte* block = &in.weight_bytes[0][n * static_cast<size_t>(block_bytes(type))];
-                std::memcpy(type == DType::q4_k ? block : block + 208, &factor, 2);
-                if (type == DType::q4_k) std::memcpy(block + 2, &factor, 2);
+                std::memcpy(type == DType::q6_k ? block + 208 : block, &factor, 2);
+                if (type != DType::q6_k) std::memcpy(block + 2, &factor, 2);
             }
             const LinearWeights weights(in.parts, stream);
             LinearParams params = in.params(true);
@@ -290,7 +294,7 @@ TEST(Linear, KQuantFactorsKeepTheirRange) {
             params.y = exact.data();
             linear_ref(params);
             // What rounding is measured by: a sum of magnitudes at the largest weight.
-            const double most = f16_to_f32(factor) * (type == DType::q4_k ? 63 * 16 : 128 * 32);
+            const double most = f16_to_f32(factor) * (type == DType::q6_k ? 128 * 32 : 63 * 32);
             for_each_target([&] {
                 EXPECT_TRUE(within(run(weights, in.params(true), 1, stream), exact, 16,
                                    [&](size_t) { return linear_tolerance(test) * 256 * most; }));
@@ -349,11 +353,22 @@ TEST(Linear, RefusesWhatCannotBeStacked) {
     const WeightView floats{DType::f32, memory.data(), 2, 64};
     const WeightView ragged{DType::q8_0, memory.data(), 1, 33};
     const WeightView part_of_a_superblock{DType::q4_k, memory.data(), 1, 288};
+    // Scales beside what has its own, and others than blocks of whole 32 columns.
+    const BlockScales each{memory.data(), DType::f32, 1, 32};
+    const WeightView scaled_twice{DType::q8_0, memory.data(), 2, 64, each};
+    const WeightView scaled_floats{DType::bf16, memory.data(), 2, 64, each};
+    const WeightView narrow{DType::int4, memory.data(), 2, 64, {memory.data(), DType::f32, 1, 16}};
+    const WeightView none{DType::f8_e4m3, memory.data(), 2, 64, {memory.data(), DType::f32, 0, 1}};
+    const WeightView halves{
+        DType::f8_e4m3, memory.data(), 2, 64, {memory.data(), DType::q8_0, 1, 1}};
     EXPECT_THROW(LinearWeights({}, stream), Error);
     EXPECT_THROW(LinearWeights(std::vector{a, other_columns}, stream), Error);
     EXPECT_THROW(LinearWeights(std::vector{a, floats}, stream), Error);
     EXPECT_THROW(LinearWeights(std::vector{ragged}, stream), Error);
     EXPECT_THROW(LinearWeights(std::vector{part_of_a_superblock}, stream), Error);
+    for (const WeightView& bad : {scaled_twice, scaled_floats, narrow, none, halves}) {
+        EXPECT_THROW(LinearWeights(std::vector{bad}, stream), Error) << name_of(bad.type);
+    }
     const LinearWeights good(std::vector{a}, stream);
     EXPECT_EQ(good.rows(), 2);
     EXPECT_EQ(good.columns(), 64);

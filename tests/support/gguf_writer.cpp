@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/quant_blocks.h"
 
 namespace kd {
 
@@ -65,19 +66,88 @@ std::string block_q4_1(std::span<const float> w) {
     return raw_bytes(f32_to_f16(scale)) + raw_bytes(f32_to_f16(minimum)) + pack_nibbles(q);
 }
 
+/// Nibbles of the low four bits, after 4 bytes of the fifth ones.
+std::string pack_fives(const int (&q)[32]) {
+    uint32_t fifth_bits = 0;
+    int low[32];
+    for (size_t i = 0; i < 32; ++i) {
+        fifth_bits |= static_cast<uint32_t>(q[i] >> 4) << i;
+        low[i] = q[i] & 15;
+    }
+    return raw_bytes(fifth_bits) + pack_nibbles(low);
+}
+
+std::string block_q5_0(std::span<const float> w) {
+    // As in Q4_0, the largest magnitude becomes -16.
+    const float extreme = *std::max_element(
+        w.begin(), w.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); });
+    const float scale = stored(extreme / -16);
+    int q[32];
+    for (size_t i = 0; i < 32; ++i) q[i] = quantised(w[i], scale, -16, 15) + 16;
+    return raw_bytes(f32_to_f16(scale)) + pack_fives(q);
+}
+
+std::string block_q5_1(std::span<const float> w) {
+    const auto [least, most] = std::minmax_element(w.begin(), w.end());
+    const float minimum = stored(*least);
+    const float scale = stored((*most - minimum) / 31);
+    int q[32];
+    for (size_t i = 0; i < 32; ++i) q[i] = quantised(w[i] - minimum, scale, 0, 31);
+    return raw_bytes(f32_to_f16(scale)) + raw_bytes(f32_to_f16(minimum)) + pack_fives(q);
+}
+
+std::string block_iq4_nl(std::span<const float> w) {
+    float most = 0;
+    for (const float v : w) most = std::max(most, std::fabs(v));
+    const float scale = stored(most / 113);  // the smaller of the two ends
+    int q[32] = {};
+    for (size_t i = 0; i < 32; ++i) {
+        const float target = scale == 0 ? 0 : w[i] / scale;
+        const auto nearest = std::min_element(
+            kIq4NlValues.begin(), kIq4NlValues.end(),
+            [&](int8_t a, int8_t b) { return std::fabs(a - target) < std::fabs(b - target); });
+        q[i] = static_cast<int>(nearest - kIq4NlValues.begin());
+    }
+    return raw_bytes(f32_to_f16(scale)) + pack_nibbles(q);
+}
+
+/// Whole numbers of -8 to 7: the scales lie elsewhere.
+std::string block_int4(std::span<const float> w) {
+    std::string out;
+    for (size_t i = 0; i < 32; i += 2) {
+        const int low = quantised(w[i], 1, -8, 7) + 8;
+        const int high = quantised(w[i + 1], 1, -8, 7) + 8;
+        out += static_cast<char>(low | high << 4);
+    }
+    return out;
+}
+
+/// The nearest of the codes that are finite numbers; of two, the even one.
+std::string one_f8_e4m3(float w) {
+    uint8_t best = 0;
+    for (int code = 0; code < 0x7f; ++code) {
+        const auto bits = static_cast<uint8_t>(code);
+        const float error = std::fabs(f8_e4m3_to_f32(bits) - std::fabs(w));
+        const float least = std::fabs(f8_e4m3_to_f32(best) - std::fabs(w));
+        if (error < least || (error == least && bits % 2 == 0)) best = bits;
+    }
+    return std::string(1, static_cast<char>(best | (std::signbit(w) ? 0x80 : 0)));
+}
+
 /// The smallest count of `unit`s that reaches `value`, at most `most`.
 int units_to_reach(float value, float unit, int most) {
     return unit == 0 ? 0 : std::min(most, static_cast<int>(std::ceil(value / unit)));
 }
 
-std::string block_q4_k(std::span<const float> w) {
+/// Q4_K and Q5_K, whose codes go up to `levels`.
+std::string block_affine(std::span<const float> w, int levels) {
     float deepest[8];
     float step[8];
     for (size_t j = 0; j < 8; ++j) {
         const auto part = w.subspan(32 * j, 32);
         const auto [least, most] = std::minmax_element(part.begin(), part.end());
         deepest[j] = std::max(0.0f, -*least);
-        step[j] = (std::max(0.0f, *most) + deepest[j]) / 15;
+        step[j] = (std::max(0.0f, *most) + deepest[j]) / static_cast<float>(levels);
     }
     const float d = stored(*std::max_element(step, step + 8) / 62);
     const float dmin = stored(*std::max_element(deepest, deepest + 8) / 63);
@@ -87,10 +157,10 @@ std::string block_q4_k(std::span<const float> w) {
         // Steps and minima are rounded up, so that the largest and smallest weights are in reach.
         // A minimum may grow by dmin, for which a 62nd part of the largest step makes room.
         const int minimum = units_to_reach(deepest[j], dmin, 63);
-        const int scale = units_to_reach(step[j] + dmin / 15, d, 63);
+        const int scale = units_to_reach(step[j] + dmin / static_cast<float>(levels), d, 63);
         for (size_t i = 32 * j; i < 32 * j + 32; ++i) {
             const float above = w[i] + dmin * static_cast<float>(minimum);
-            q[i] = static_cast<uint8_t>(quantised(above, d * static_cast<float>(scale), 0, 15));
+            q[i] = static_cast<uint8_t>(quantised(above, d * static_cast<float>(scale), 0, levels));
         }
         const size_t k = j % 4;
         scales[k] |= static_cast<uint8_t>(j < 4 ? scale : scale >> 4 << 6);
@@ -99,9 +169,15 @@ std::string block_q4_k(std::span<const float> w) {
     }
     std::string out = raw_bytes(f32_to_f16(d)) + raw_bytes(f32_to_f16(dmin));
     out.append(reinterpret_cast<const char*>(scales), 12);
+    std::string fifth_bits(32, '\0');
+    for (size_t i = 0; i < 256; ++i) {
+        char& bits = fifth_bits[i % 32];
+        bits = static_cast<char>(bits | q[i] >> 4 << (i / 32));
+    }
+    if (levels == 31) out += fifth_bits;
     for (size_t i = 0; i < 128; ++i) {
         const size_t at = i / 32 * 64 + i % 32;
-        out += static_cast<char>(q[at] | q[at + 32] << 4);
+        out += static_cast<char>((q[at] & 15) | (q[at + 32] & 15) << 4);
     }
     return out;
 }
@@ -152,6 +228,17 @@ uint32_t ggml_type(DType type) {
             return 12;
         case DType::q6_k:
             return 14;
+        case DType::q5_0:
+            return 6;
+        case DType::q5_1:
+            return 7;
+        case DType::q5_k:
+            return 13;
+        case DType::iq4_nl:
+            return 20;
+        case DType::f8_e4m3:
+        case DType::int4:
+            break;  // not of GGUF
     }
     return ~0u;
 }
@@ -182,7 +269,25 @@ std::string quantise(DType type, std::span<const float> weights) {
                 out += block_q4_1(w);
                 break;
             case DType::q4_k:
-                out += block_q4_k(w);
+                out += block_affine(w, 15);
+                break;
+            case DType::q5_k:
+                out += block_affine(w, 31);
+                break;
+            case DType::q5_0:
+                out += block_q5_0(w);
+                break;
+            case DType::q5_1:
+                out += block_q5_1(w);
+                break;
+            case DType::iq4_nl:
+                out += block_iq4_nl(w);
+                break;
+            case DType::f8_e4m3:
+                out += one_f8_e4m3(w[0]);
+                break;
+            case DType::int4:
+                out += block_int4(w);
                 break;
             case DType::q6_k:
                 out += block_q6_k(w);

@@ -9,16 +9,18 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/check.h"
 #include "base/dtype.h"
 #include "formats/gguf.h"
 
 namespace kd {
 
-/// ggml's code of a tensor type.
+/// ggml's code of a tensor type; for one that GGUF has not: a code of none.
 uint32_t ggml_type(DType type);
 
 /// `weights` (a multiple of the block) in the layout of `type`; the inverse of dequantise up to the
-/// rounding of the type.
+/// rounding of the type. F8_E4M3 and INT4 are those before scales beside the matrix: up to 448, and
+/// -8 to 7.
 std::string quantise(DType type, std::span<const float> weights);
 
 /// The code under which GGUF stores a number of type T.
@@ -67,6 +69,15 @@ class GgufWriter {
     template <class T>
     void set(std::string_view key, T value) {
         set_raw(key, static_cast<uint32_t>(gguf_value_type<T>()), raw_bytes(value));
+    }
+    /// Gives a number that was set another value, of the same type.
+    template <class T>
+    void change(std::string_view key, T value) {
+        const std::string entry =
+            raw_string(key) + raw_bytes(static_cast<uint32_t>(gguf_value_type<T>()));
+        const size_t at = metadata_.find(entry);
+        KD_CHECK(at != std::string::npos, "{} was not set", key);
+        metadata_.replace(at + entry.size(), sizeof value, raw_bytes(value));
     }
     void set_string(std::string_view key, std::string_view value);
     template <class T>

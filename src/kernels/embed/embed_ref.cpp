@@ -8,8 +8,7 @@ void embed_ref(const EmbedParams& params) {
     for (size_t row = 0; row < params.tokens.size(); ++row) {
         const int32_t token = params.tokens[row];
         KD_CHECK(token >= 0 && token < table.rows, "token {} of {}", token, table.rows);
-        dequantise(table.type, table.row(token), table.columns,
-                   params.out + static_cast<int64_t>(row) * table.columns);
+        dequantise_row(table, token, params.out + static_cast<int64_t>(row) * table.columns);
     }
 }
 

@@ -21,7 +21,17 @@ std::span<const LinearCase> linear_cases() {
         {"q4_1_chunk", {{q4_1, 48}}, 320, 64, false, true, 25},
         {"q4_k", {{q4_k, 40}}, 768, 9, true, false, 26},
         {"q6_k", {{q6_k, 40}}, 1536, 17, false, true, 27},
-        // A layer of a Q4_K_M file.
+        {"q5_0", {{q5_0, 40}}, 576, 9, true, false, 41},
+        {"q5_1", {{q5_1, 40}}, 1536, 17, false, true, 42},
+        {"q5_k", {{q5_k, 40}}, 768, 9, true, false, 43},
+        {"iq4_nl", {{iq4_nl, 40}}, 576, 17, false, true, 44},
+        {"int4", {{int4, 40}}, 576, 9, true, true, 45},
+        {"int4_mix", {{int4, 9}, {q5_1, 17}, {iq4_nl, 3}, {q4_1, 5}}, 96, 3, false, false, 46},
+        // Scales of parts of blocks: 4.5 down and 1.5 across.
+        {"f8_e4m3", {{f8_e4m3, 576}}, 192, 5, true, true, 47},
+        {"f8_mix", {{f8_e4m3, 17}, {bf16, 5}, {f8_e4m3, 3}}, 131, 9, false, false, 48},
+        // Layers of a Q4_K_M and of a Q5_K_M file.
+        {"q5_mix", {{q5_k, 33}, {q5_k, 17}, {q6_k, 5}, {q5_0, 3}}, 256, 2, true, true, 49},
         {"k_mix", {{q4_k, 33}, {q4_k, 17}, {q6_k, 5}, {q8_0, 3}}, 256, 1, true, true, 28},
         {"f32", {{f32, 40}}, 63, 11, true, true, 31},
         {"f16", {{f16, 35}}, 576, 5, false, false, 32},
@@ -83,11 +93,24 @@ double linear_tolerance(const LinearCase& test) {
     return steps * 0x1p-24;
 }
 
+namespace {
+
+/// Of a matrix as random_weights makes it, with the scales beside it.
+int64_t part_bytes(const LinearCase::Part& part, int64_t columns) {
+    int64_t bytes = part.rows * bytes_of(part.type, columns);
+    if (part.type == DType::int4) bytes += 2 * part.rows * (columns / 32);
+    if (part.type == DType::f8_e4m3)
+        bytes += 4 * ((part.rows + 127) / 128) * ((columns + 127) / 128);
+    return bytes;
+}
+
+}  // namespace
+
 int64_t linear_bytes(const LinearCase& test) {
     int64_t bytes = 0;
     int64_t outputs = 0;
     for (const LinearCase::Part& part : test.parts) {
-        bytes += part.rows * bytes_of(part.type, test.columns);
+        bytes += part_bytes(part, test.columns);
         outputs += part.rows;
     }
     const int64_t x_bytes = is_quantised(test.parts[0].type) ? 1 : 4;

@@ -6,17 +6,24 @@
 //                    the other.
 //   Scales:
 //     Q8_0, Q4_0     [blocks][16 outputs] f16
-//     Q4_1           [blocks][scales 16, minima 16] f16
-//     Q4_K           [blocks][scales 16, minima 16] u8, then [superblocks][d 16, -dmin 16] f16
+//     Q4_1, Q5_1     [blocks][scales 16, minima 16] f16
+//     Q4_K, Q5_K     [blocks][scales 16, minima 16] u8, then [superblocks][d 16, -dmin 16] f16
 //     Q6_K           [blocks][scales of columns 0-15 16, of columns 16-31 16] i8, then
 //                    [superblocks][d 16] f16
+//     INT4           [blocks][16 outputs] f32, which holds f16, bf16 and f32 ones unrounded
 //   Integers:
 //     Q8_0, Q6_K     [8 groups of 4 columns][16 outputs][4 columns] as value + 128, value + 32
-//     Q4_0, 4_1, 4_K [4 groups][16 outputs][4]: low nibbles are columns 4g.., high ones 16 + 4g..
+//     Q5_1, Q5_K     the same as they are, 0..31
+//     Q4_0, Q4_1, Q4_K, INT4
+//                    [4 groups][16 outputs][4]: low nibbles are columns 4g.., high ones 16 + 4g..
+// Q5_0 and IQ4_NL become panels of Q8_0: their weights are integers of 8 bits times an f16, too.
+// F8_E4M3 becomes a panel of F32, scales multiplied in (that product is rounded to a float).
 // The K-quants keep their factors apart, so nothing is rounded: d * scale takes 17 or 18 bits,
-// which a float holds and an f16 would not (nor its range: 65504 * 63). Q4_K takes 4.63 bits a
-// weight here (4.5 in the file; scales multiplied out would take 5 as f16, 6 as floats), Q6_K 8.56
-// (6.56 in the file).
+// which a float holds and an f16 would not (nor its range: 65504 * 63).
+//
+// Bits a weight, here and in the file: Q8_0 8.5; Q4_0 4.5; Q4_1 5; INT4 5 (4.5 with 16-bit scales);
+// Q5_0 8.5 (5.5); IQ4_NL 8.5 (4.5); Q5_1 9 (6); Q4_K 4.63 (4.5; scales multiplied out would take 5
+// as f16, 6 as floats); Q5_K 8.63 (5.5); Q6_K 8.56 (6.56); F8_E4M3 32 (8).
 //
 // 64 bytes of integers are 16 outputs x 4 columns: what one vpdpbusd of a 512-bit vector multiplies
 // with 4 broadcast activations. Narrower vectors take 8 or 4 of the outputs at a time.
@@ -26,7 +33,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/kquants.h"
+#include "base/quant_blocks.h"
 #include "kernels/linear/linear.h"
 
 namespace kd {
@@ -37,7 +44,7 @@ inline constexpr int64_t kSuperblockBlocks = kSuperblock / kBlockColumns;
 
 /// One part (such as Q of a stacked QKV) in the packed memory. Parts begin at a panel.
 struct PanelGroup {
-    DType type = DType::f32;
+    DType type = DType::f32;   // panel_type() of the part's
     int64_t first_output = 0;  // in the stacked result
     int64_t outputs = 0;
     int64_t first_panel = 0;  // over all parts
@@ -64,19 +71,54 @@ struct LinearWeights::Packed {
     }
 };
 
+/// The type in whose form a panel holds the weights of a part.
+constexpr DType panel_type(DType type) {
+    switch (type) {
+        case DType::q5_0:
+        case DType::iq4_nl:
+            return DType::q8_0;
+        case DType::f8_e4m3:
+            return DType::f32;
+        default:
+            return type;
+    }
+}
+
+// What follows is of panel types.
+
 /// Whether a panel holds a weight's integer in a byte; the other quantised types take a nibble.
 constexpr bool panel_holds_bytes(DType type) {
-    return type == DType::q8_0 || type == DType::q6_k;
+    return type == DType::q8_0 || type == DType::q5_1 || type == DType::q5_k || type == DType::q6_k;
+}
+
+/// What was added to a weight's integer.
+constexpr int32_t panel_offset(DType type) {
+    switch (type) {
+        case DType::q8_0:
+            return 128;
+        case DType::q6_k:
+            return 32;
+        case DType::q4_0:
+        case DType::int4:
+            return 8;
+        default:
+            return 0;
+    }
+}
+
+constexpr bool panel_has_minimum(DType type) {
+    return has_block_minimum(type) || type == DType::q4_k || type == DType::q5_k;
 }
 
 /// Bytes of scales (and minima) of one block of a panel.
 constexpr int64_t panel_scale_bytes(DType type) {
-    return (type == DType::q4_1 ? 2 : 1) * kPanelOutputs * 2;
+    return (has_block_minimum(type) || type == DType::int4 ? 4 : 2) * kPanelOutputs;
 }
 
 /// Bytes of the f16 factors of one superblock of a panel; 0 for types without superblocks.
 constexpr int64_t panel_factor_bytes(DType type) {
-    return (type == DType::q4_k ? 2 : type == DType::q6_k ? 1 : 0) * kPanelOutputs * 2;
+    if (block_elements(type) != kSuperblock) return 0;
+    return (panel_has_minimum(type) ? 2 : 1) * kPanelOutputs * 2;
 }
 
 /// Where the factors of a panel's superblocks begin.

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <vector>
 
 #include "base/check.h"
@@ -18,31 +17,17 @@ struct WeightBlock {
     std::array<int32_t, 32> q;
 };
 
-double read_f16(const std::byte* at) {
-    uint16_t bits;
-    std::memcpy(&bits, at, sizeof bits);
-    return f16_to_f32(bits);
-}
-
 WeightBlock read_block(DType type, const std::byte* at) {
+    const QuantBlock from = read_quant_block(type, at);
     WeightBlock block;
-    block.scale = read_f16(at);
-    if (type == DType::q4_1) block.minimum = read_f16(at + 2);
-    const std::byte* q = at + (type == DType::q4_1 ? 4 : 2);
-    for (size_t i = 0; i < 32; ++i) {
-        if (type == DType::q8_0) {
-            block.q[i] = static_cast<int8_t>(q[i]);
-        } else {
-            const auto byte = static_cast<int32_t>(q[i % 16]);
-            const int32_t nibble = i < 16 ? byte & 15 : byte >> 4;
-            block.q[i] = type == DType::q4_0 ? nibble - 8 : nibble;
-        }
-    }
+    block.scale = f16_to_f32(from.d_bits);
+    block.minimum = f16_to_f32(from.m_bits);
+    for (size_t i = 0; i < 32; ++i) block.q[i] = from.q[i];
     return block;
 }
 
-void append_q4_k(const std::byte* at, std::vector<WeightBlock>& blocks) {
-    const Q4KBlock from = read_q4_k(at);
+void append_affine(DType type, const std::byte* at, std::vector<WeightBlock>& blocks) {
+    const AffineSuperblock from = read_affine_superblock(type, at);
     for (size_t b = 0; b < 8; ++b) {
         WeightBlock& block = blocks.emplace_back();
         block.scale = double{f16_to_f32(from.d_bits)} * from.scale[b];
@@ -66,13 +51,17 @@ std::vector<WeightBlock> read_blocks(const WeightView& part, int64_t output) {
     std::vector<WeightBlock> blocks;
     const std::byte* row = part.row(output);
     for (int64_t at = 0; at < part.row_bytes(); at += block_bytes(part.type)) {
-        if (part.type == DType::q4_k) {
-            append_q4_k(row + at, blocks);
-        } else if (part.type == DType::q6_k) {
+        if (part.type == DType::q6_k) {
             append_q6_k(row + at, blocks);
+        } else if (block_elements(part.type) == kSuperblock) {
+            append_affine(part.type, row + at, blocks);
         } else {
             blocks.push_back(read_block(part.type, row + at));
         }
+    }
+    // What lies beside the matrix; its blocks are whole blocks of 32 columns.
+    for (size_t b = 0; b < blocks.size(); ++b) {
+        blocks[b].scale *= part.scales.at(output, static_cast<int64_t>(b) * 32, part.columns);
     }
     return blocks;
 }
@@ -125,7 +114,7 @@ void linear_ref_outputs(const LinearParams& params, int64_t begin, int64_t end) 
             if (integers) {
                 blocks = read_blocks(part, n - first);
             } else {
-                dequantise(part.type, part.row(n - first), part.columns, w.data());
+                dequantise_row(part, n - first, w.data());
             }
             for (int64_t row = 0; row < params.rows; ++row) {
                 double y = integers ? dot_quantised(blocks, *params.quantised, row)

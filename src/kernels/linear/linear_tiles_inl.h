@@ -10,6 +10,7 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "hwy/cache_control.h"
 #include "kernels/linear/linear_packed.h"
 #include "kernels/simd/math_inl.h"
@@ -43,9 +44,6 @@ inline constexpr int64_t kTileRows = kLanes >= 16 ? 8 : 4;
 /// at the end of one. Measured with one row over 96 MB, Zen 4: 2.1 times the time of merely reading
 /// them without, 1.25 times with; 2 to 16 KB do equally well.
 inline constexpr int64_t kPrefetchBytes = 4096;
-
-template <DType kType>
-inline constexpr bool kHasMinimum = kType == DType::q4_1 || kType == DType::q4_k;
 
 struct Sums {
     HWY_ALIGN float at[kTileRows][kPanelOutputs];
@@ -152,16 +150,19 @@ struct PanelScales {
     size_t lane;
 
     HWY_INLINE F32Vec scale(F32 d, int64_t block) const {
-        if constexpr (kType == DType::q4_k) {
+        if constexpr (kType == DType::q4_k || kType == DType::q5_k) {
             return hn::Mul(factor(d, block, 0), hn::ConvertTo(d, byte<uint8_t>(block, 0)));
         } else if constexpr (kType == DType::q6_k) {
             return factor(d, block, 0);
+        } else if constexpr (kType == DType::int4) {
+            const std::byte* from = panel + block * panel_scale_bytes(kType);
+            return hn::LoadU(d, reinterpret_cast<const float*>(from) + lane);
         } else {
             return half_float(d, block * panel_scale_bytes(kType));
         }
     }
     HWY_INLINE F32Vec minimum(F32 d, int64_t block) const {
-        if constexpr (kType == DType::q4_k) {
+        if constexpr (kType == DType::q4_k || kType == DType::q5_k) {
             return hn::Mul(factor(d, block, 1), hn::ConvertTo(d, byte<uint8_t>(block, 1)));
         } else {
             return half_float(d, block * panel_scale_bytes(kType) + 2 * kPanelOutputs);
@@ -202,7 +203,8 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
                                  Sums& out) {
     const F32 d;
     const I32 di;
-    constexpr int kGroups = kType == DType::q8_0 ? 8 : 4;
+    constexpr bool kBytes = panel_holds_bytes(kType);
+    constexpr int kGroups = kBytes ? 8 : 4;
     const PanelScales<kType> scales{panel, x.columns, lane};
     const std::byte* words = panel + panel_scales_bytes(kType, x.columns) + 4 * lane;
     const std::byte* ahead = panel + kPrefetchBytes;
@@ -218,7 +220,7 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
         HWY_UNROLL(1) for (int g = 0; g < kGroups; ++g) {
             const I32Vec word = load_words(words + g * 4 * kPanelOutputs);
             const int8_t* q = x.q + b * kBlockColumns + 4 * g;
-            if constexpr (kType == DType::q8_0) {
+            if constexpr (kBytes) {
 #if defined(KD_DOT_VNNI)
                 HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
                     sums[r].add_bytes(word, q + r * x.columns);
@@ -241,19 +243,14 @@ HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, siz
         const F32Vec scale = scales.scale(d, b);
         HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
             const int64_t at = r * x.blocks + b;
-            I32Vec products;
-            if constexpr (kHasMinimum<kType>) {
-                products = sums[r].nibble_total();
-            } else if constexpr (kType == DType::q4_0) {
-                products =
-                    hn::Sub(sums[r].nibble_total(), hn::ShiftLeft<3>(hn::Set(di, x.sum[at])));
-            } else {
-                products = hn::Sub(sums[r].byte_total(), hn::ShiftLeft<7>(hn::Set(di, x.sum[at])));
+            I32Vec products = kBytes ? sums[r].byte_total() : sums[r].nibble_total();
+            if constexpr (panel_offset(kType) != 0) {
+                products = hn::Sub(products, hn::Set(di, panel_offset(kType) * x.sum[at]));
             }
             total[r] = hn::MulAdd(hn::ConvertTo(d, products),
                                   hn::Mul(scale, hn::Set(d, x.scale[at])), total[r]);
         }
-        if constexpr (kHasMinimum<kType>) {
+        if constexpr (panel_has_minimum(kType)) {
             const F32Vec minimum = scales.minimum(d, b);
             HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
                 total[r] =
@@ -354,12 +351,20 @@ struct PanelScales {
     int64_t columns;
 
     float scale(int64_t block, int n) const {
-        if constexpr (kType == DType::q4_k) return factor(block, 0, n) * byte<uint8_t>(block, 0, n);
+        if constexpr (kType == DType::q4_k || kType == DType::q5_k) {
+            return factor(block, 0, n) * byte<uint8_t>(block, 0, n);
+        }
         if constexpr (kType == DType::q6_k) return factor(block, 0, n);
+        if constexpr (kType == DType::int4) {
+            const std::byte* from = panel + block * panel_scale_bytes(kType);
+            return reinterpret_cast<const float*>(from)[n];
+        }
         return half_float(block * panel_scale_bytes(kType), n);
     }
     float minimum(int64_t block, int n) const {
-        if constexpr (kType == DType::q4_k) return factor(block, 1, n) * byte<uint8_t>(block, 1, n);
+        if constexpr (kType == DType::q4_k || kType == DType::q5_k) {
+            return factor(block, 1, n) * byte<uint8_t>(block, 1, n);
+        }
         return half_float(block * panel_scale_bytes(kType) + 2 * kPanelOutputs, n);
     }
     /// Q6_K's scale of the half of a block that has column k; 1 for the other types.
@@ -387,10 +392,7 @@ struct PanelScales {
 /// The integer of column k of a block, output n.
 template <DType kType>
 HWY_INLINE int32_t weight(const uint8_t* words, int k, int n) {
-    constexpr int32_t kOffset = kType == DType::q8_0   ? 128
-                                : kType == DType::q6_k ? 32
-                                : kType == DType::q4_0 ? 8
-                                                       : 0;
+    constexpr int32_t kOffset = panel_offset(kType);
     if constexpr (panel_holds_bytes(kType)) return words[k / 4 * 64 + n * 4 + k % 4] - kOffset;
     const int32_t byte = words[k % 16 / 4 * 64 + n * 4 + k % 4];
     return (k < 16 ? byte & 15 : byte >> 4) - kOffset;
@@ -414,7 +416,7 @@ HWY_NOINLINE void quant_tile(const std::byte* panel, const QuantTile& x, Sums& o
                 }
                 float& total = out.at[r][n];
                 total += static_cast<float>(products) * (scales.scale(b, n) * x.scale[at]);
-                if constexpr (kHasMinimum<kType>) {
+                if constexpr (panel_has_minimum(kType)) {
                     total += scales.minimum(b, n) * x.scaled_sum[at];
                 }
             }
@@ -513,7 +515,18 @@ HWY_NOINLINE void run_tile(const LinearParams& params, DType type, const std::by
             return run_typed_tile<DType::q4_k>(params, panel, row, rows, sums);
         case DType::q6_k:
             return run_typed_tile<DType::q6_k>(params, panel, row, rows, sums);
+        case DType::q5_1:
+            return run_typed_tile<DType::q5_1>(params, panel, row, rows, sums);
+        case DType::q5_k:
+            return run_typed_tile<DType::q5_k>(params, panel, row, rows, sums);
+        case DType::int4:
+            return run_typed_tile<DType::int4>(params, panel, row, rows, sums);
+        case DType::q5_0:
+        case DType::iq4_nl:
+        case DType::f8_e4m3:
+            break;  // no panels of their own
     }
+    KD_CHECK(false, "a panel of {}", name_of(type));
 }
 
 }  // namespace kd::HWY_NAMESPACE

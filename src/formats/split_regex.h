@@ -1,0 +1,50 @@
+// The regular expressions of tokenizer.json files. They are written for Oniguruma and run on PCRE2,
+// over an alphabet of their own: a text's code points are first replaced by bytes, ASCII by itself
+// and the others by the class of code points that the expression cannot tell apart. So properties,
+// case folding and class intersections mean what they mean to the model's own tokenizer, whatever
+// the version of PCRE2 and its Unicode tables.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/byte_regex.h"
+
+namespace kd {
+
+struct TextRange {
+    size_t begin;
+    size_t end;
+};
+
+class SplitRegex {
+  public:
+    /// `pattern` is untrusted. Throws kd::Error{unsupported} for what is not read here, kd::Error
+    /// {corrupt} for what is no expression, both with the place: supported are literals, classes
+    /// with ranges, nesting and &&, \s \d \p{general category or Han} and their complements,
+    /// groups, (?i:ASCII), look-ahead, atomic groups, alternatives, $, and the repeats * + ? {n,m}.
+    /// One that matches nothing is refused.
+    explicit SplitRegex(std::string_view pattern);
+
+    /// What one thread keeps between calls.
+    struct Scratch {
+        explicit Scratch(const SplitRegex& regex) : matcher(regex.regex_) {}
+        ByteRegex::Matcher matcher;
+        std::string classes;
+    };
+
+    /// Appends the matches in well-formed UTF-8 `text`, leftmost first, none within another.
+    void find_all(std::string_view text, Scratch& scratch, std::vector<TextRange>& matches) const;
+
+  private:
+    struct Compiled;
+    explicit SplitRegex(Compiled compiled);
+
+    std::vector<uint8_t> class_of_;  // [code points]
+    ByteRegex regex_;
+};
+
+}  // namespace kd
