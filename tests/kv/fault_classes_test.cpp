@@ -48,6 +48,8 @@ TEST(FaultClass, ForgottenRowsLeaveTheIndexAndTheSharedPrefixOfOthersStays) {
         EXPECT_EQ(pool.cached_prefix(good), 96);
         pool.forget(counted(5, 10));  // not there
         EXPECT_EQ(pool.cached(), 96);
+        pool.forget(good);  // the last that went on from the shared node, which goes with it
+        EXPECT_EQ(pool.cached(), 0);
         pool.check_books();
     }
 }
