@@ -9,6 +9,7 @@
 
 #include "core/tree.h"
 #include "engine/cost_measure.h"
+#include "formats/model_file.h"
 #include "support/engine_support.h"
 
 namespace kd {
@@ -295,9 +296,10 @@ TEST(FaultClass, SamplingParametersActOnTrees) {
 /// A cost table where the engine looks for it, so that no clock decides.
 void keep_cost(const Config& config, const CostTable& table) {
     const int32_t rows = config.max_running_requests * config.max_draft_tokens;
-    ASSERT_EQ(save_cost(table, cost_cache_path(read_environment().cache_folder, config.model,
-                                               config.threads, rows, config.context_length)),
-              "");
+    const std::string path =
+        cost_cache_path(read_environment().cache_folder, ModelFile(config.model), config.threads,
+                        rows, config.context_length);
+    ASSERT_EQ(save_cost(table, path), "");
 }
 
 CostTable table_of(int32_t rows, double first, double last) {
