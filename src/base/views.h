@@ -21,6 +21,9 @@ inline constexpr int32_t kMaxDraftStates = 64;
 /// store Q and K; or (i, i + rotated / 2), as Hugging Face files do.
 enum class RopePairing : uint8_t { adjacent, half };
 
+/// How a router's logits become the scores of experts.
+enum class MoeScoring : uint8_t { sigmoid, softmax };
+
 /// A row-major matrix: `rows` rows of `columns` values, `stride` values apart.
 template <class T>
 struct MatrixView {

@@ -54,12 +54,7 @@ ModelProbe probe_model(const ModelFile& file) {
         check_tensors(file, c, probe.faults);
         probe.has_own_head = file.find_tensor(tensor_name(file, "output.weight")) != nullptr;
         probe.decode_bytes = decode_bytes(file, probe.has_own_head);
-        probe.kv_bytes = KvView{.type = DType::f16,
-                                .layers = c.layers,
-                                .slots = 1,
-                                .kv_heads = c.kv_heads,
-                                .head_dim = c.head_dim}
-                             .bytes();
+        probe.kv_bytes = cache_view(c, DType::f16, 1).bytes();
     }
     try {
         read_tokenizer(file, probe.has_shape ? std::optional(c.vocabulary) : std::nullopt);

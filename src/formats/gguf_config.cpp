@@ -40,6 +40,7 @@ class Reader {
     std::string key(std::string_view name) const {
         return fmt::format("{}.{}", config_.architecture, name);
     }
+    bool is_deepseek() const { return config_.architecture == "deepseek2"; }
     bool has(std::string_view name) const { return gguf_.find(key(name)) != nullptr; }
     int32_t positive(std::string_view name, int64_t max) const {
         return static_cast<int32_t>(gguf_.integer(key(name), 1, max));
@@ -54,22 +55,22 @@ class Reader {
 };
 
 void Reader::read_architecture() {
-    constexpr std::array<std::string_view, 3> kKnown = {"llama", "qwen2", "qwen3"};
+    constexpr std::array<std::string_view, 4> kKnown = {"llama", "qwen2", "qwen3", "deepseek2"};
     config_.architecture = gguf_.string("general.architecture");
     if (std::find(kKnown.begin(), kKnown.end(), config_.architecture) == kKnown.end()) {
         KD_THROW(unsupported,
                  "{}: metadata 'general.architecture': '{}' is not supported ('{}' are)", path(),
                  printable(config_.architecture), fmt::join(kKnown, "', '"));
     }
-    // The converters to GGUF permute the Q and K rows of this architecture.
-    config_.rope_pairing =
-        config_.architecture == "llama" ? RopePairing::adjacent : RopePairing::half;
+    // The converters to GGUF permute the Q and K rows of llama; DeepSeek's are so from the start.
+    const bool adjacent = config_.architecture == "llama" || config_.architecture == "deepseek2";
+    config_.rope_pairing = adjacent ? RopePairing::adjacent : RopePairing::half;
 }
 
 /// What would change the computation: a file that asks for it must not run without it.
 void Reader::refuse_unsupported() const {
-    const int64_t experts = gguf_.integer_or(key("expert_count"), 0, 0, 65536);
-    if (experts != 0) {
+    const int64_t experts = gguf_.integer_or(key("expert_count"), 0, 0, kMaxExperts);
+    if (experts != 0 && !is_deepseek()) {
         KD_THROW(unsupported, "{}: metadata '{}': {} experts are not supported", path(),
                  key("expert_count"), experts);
     }
@@ -102,6 +103,7 @@ void Reader::read_sizes() {
 }
 
 void Reader::read_heads() {
+    if (is_deepseek()) return read_deepseek_heads(gguf_, config_);
     config_.heads = positive("attention.head_count", kMaxHeads);
     config_.kv_heads = static_cast<int32_t>(
         gguf_.integer_or(key("attention.head_count_kv"), config_.heads, 1, config_.heads));
@@ -131,8 +133,10 @@ void Reader::read_heads() {
 }
 
 void Reader::read_rope() {
-    config_.rope_dim = static_cast<int32_t>(
-        gguf_.integer_or(key("rope.dimension_count"), config_.head_dim, 1, config_.head_dim));
+    if (!is_deepseek()) {
+        config_.rope_dim = static_cast<int32_t>(
+            gguf_.integer_or(key("rope.dimension_count"), config_.head_dim, 1, config_.head_dim));
+    }
     if (config_.rope_dim % 2 != 0) {
         KD_THROW(corrupt, "{}: metadata '{}': {} is odd", path(), key("rope.dimension_count"),
                  config_.rope_dim);
@@ -152,7 +156,7 @@ void Reader::read_rope_scaling() {
     const std::string_view type =
         gguf_.string_or(key("rope.scaling.type"), factor != 0 && factor != 1 ? "linear" : "none");
     for (const std::string_view name : {"rope.scaling.alpha", "rope.scaling.yarn_log_multiplier"}) {
-        if (has(name))
+        if (has(name) && !(is_deepseek() && name.ends_with("log_multiplier")))
             KD_THROW(unsupported, "{}: metadata '{}': is not supported", path(), key(name));
     }
     for (const std::string_view name : {"rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor",
@@ -185,6 +189,9 @@ void Reader::read_rope_scaling() {
         key("rope.scaling.original_context_length"), config_.context_length, 1, kMaxContext));
     scaling.beta_fast = number_or("rope.scaling.yarn_beta_fast", 32, 1e-6, 1e6);
     scaling.beta_slow = number_or("rope.scaling.yarn_beta_slow", 1, 1e-6, 1e6);
+    // 0.1 * mscale_all_dim; the form has no place for an mscale that differs from it.
+    scaling.mscale_all_dim = number_or("rope.scaling.yarn_log_multiplier", 0, 0, 1e2) / 0.1;
+    scaling.mscale = scaling.mscale_all_dim;
 }
 
 void Reader::read_vocabulary() {
@@ -214,6 +221,9 @@ ModelConfig read_gguf_config(const GgufFile& gguf, const AttemptPart& attempt) {
     attempt([&] { reader.refuse_unsupported(); });
     if (sizes && attempt([&] { reader.read_heads(); })) {
         attempt([&] { reader.read_rope(); });
+    }
+    if (sizes && config.architecture == "deepseek2") {
+        attempt([&] { read_deepseek_experts(gguf, config); });
     }
     attempt([&] { reader.read_rope_scaling(); });
     attempt([&] { reader.read_vocabulary(); });

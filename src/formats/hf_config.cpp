@@ -11,23 +11,6 @@
 
 namespace kd {
 
-namespace {
-
-/// A class of models that is computed by one of our architectures.
-struct Family {
-    std::string_view class_name;
-    std::string_view model_type;
-    std::string_view architecture;
-    int32_t head_dim = 0;  // where head_dim is absent; 0: hidden / heads
-};
-
-constexpr std::array<Family, 4> kFamilies = {{
-    {"LlamaForCausalLM", "llama", "llama"},
-    {"MistralForCausalLM", "mistral", "llama"},
-    {"Qwen2ForCausalLM", "qwen2", "qwen2"},
-    {"Qwen3ForCausalLM", "qwen3", "qwen3", 128},
-}};
-
 int64_t integer_or(const JsonNode& node, std::string_view key, int64_t fallback, int64_t min,
                    int64_t max) {
     const std::optional<JsonNode> value = node.find(key);
@@ -45,9 +28,30 @@ bool boolean_or(const JsonNode& node, std::string_view key, bool fallback) {
     return value ? value->boolean() : fallback;
 }
 
-[[noreturn]] void refuse_string(const JsonNode& value) {
+void refuse_string(const JsonNode& value) {
     KD_THROW(unsupported, "{}: '{}' is not supported", value.where(), printable(value.string()));
 }
+
+namespace {
+
+/// A class of models that is computed by one of our architectures.
+struct Family {
+    std::string_view class_name;
+    std::string_view model_type;
+    std::string_view architecture;
+    int32_t head_dim = 0;  // where head_dim is absent; 0: hidden / heads
+};
+
+constexpr std::array<Family, 8> kFamilies = {{
+    {"LlamaForCausalLM", "llama", "llama"},
+    {"MistralForCausalLM", "mistral", "llama"},
+    {"Qwen2ForCausalLM", "qwen2", "qwen2"},
+    {"Qwen3ForCausalLM", "qwen3", "qwen3", 128},
+    {"DeepseekV2ForCausalLM", "deepseek_v2", "deepseek2"},
+    {"DeepseekV3ForCausalLM", "deepseek_v3", "deepseek2"},
+    {"DeepseekV3ForCausalLM", "kimi_k2", "deepseek2"},
+    {"KimiK25ForConditionalGeneration", "kimi_k25", "deepseek2"},
+}};
 
 class Reader {
   public:
@@ -57,6 +61,7 @@ class Reader {
     void read_family();
     void read_sizes();
     void read_heads();
+    void read_experts();
     void read_rope();
     void refuse_windows() const;
     void check_optional_weights() const;
@@ -65,6 +70,9 @@ class Reader {
     int32_t positive(std::string_view key, int64_t max) const {
         return static_cast<int32_t>(json_.at(key).integer(1, max));
     }
+    bool is_deepseek() const { return config_.architecture == "deepseek2"; }
+    void enter_text_config();
+    std::vector<std::string_view> biased_projections() const;
     void read_scaling(const JsonNode& rope, const std::string& type);
     void expect(bool wanted, std::string_view reason, const std::string& tensor) const;
 
@@ -81,20 +89,31 @@ void Reader::read_family() {
     }
     const JsonNode named = classes ? classes->at(size_t{0}) : json_.at("model_type");
     const std::string& name = named.string();
-    const auto found = std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& family) {
-        return name == (classes ? family.class_name : family.model_type);
-    });
-    if (found == kFamilies.end()) refuse_string(named);
     const std::optional<JsonNode> type = json_.find("model_type");
-    if (type && type->string() != found->model_type) {
+    const auto is_named = [&](const Family& family) {
+        return name == (classes ? family.class_name : family.model_type);
+    };
+    if (std::none_of(kFamilies.begin(), kFamilies.end(), is_named)) refuse_string(named);
+    const auto found = std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& family) {
+        return is_named(family) && (!type || type->string() == family.model_type);
+    });
+    if (found == kFamilies.end()) {
         KD_THROW(corrupt, "{}: '{}' is not that of {}", type->where(), printable(type->string()),
-                 found->class_name);
+                 printable(name));
     }
     family_ = *found;
+    if (family_.model_type == "kimi_k25") enter_text_config();
     config_.architecture = family_.architecture;
     config_.rope_pairing = RopePairing::half;
     const std::optional<JsonNode> activation = json_.find("hidden_act");
     if (activation && activation->string() != "silu") refuse_string(*activation);
+}
+
+/// The language model is a part of the whole and has its own fields.
+void Reader::enter_text_config() {
+    json_ = json_.at("text_config");
+    const JsonNode type = json_.at("model_type");
+    if (type.string() != "kimi_k2" && type.string() != "deepseek_v3") refuse_string(type);
 }
 
 void Reader::read_sizes() {
@@ -106,7 +125,14 @@ void Reader::read_sizes() {
     config_.norm_epsilon = number_or(json_, "rms_norm_eps", 1e-6, kMinEpsilon, kMaxEpsilon);
 }
 
+void Reader::read_experts() {
+    if (is_deepseek()) read_deepseek_experts(json_, family_.model_type == "deepseek_v2", config_);
+}
+
 void Reader::read_heads() {
+    if (is_deepseek()) {
+        return read_deepseek_heads(json_, family_.model_type == "deepseek_v2", config_);
+    }
     config_.heads = positive("num_attention_heads", kMaxHeads);
     // Only one class takes an absent field for as many as there are heads; null means so always.
     const bool optional =
@@ -249,6 +275,13 @@ void Reader::expect(bool wanted, std::string_view reason, const std::string& ten
              wanted ? "is missing" : "is there");
 }
 
+/// Those before attention that have biases all or none.
+std::vector<std::string_view> Reader::biased_projections() const {
+    if (!is_deepseek()) return {"q_proj", "k_proj", "v_proj"};
+    if (config_.mla.q_lora == 0) return {"kv_a_proj_with_mqa"};
+    return {"q_a_proj", "kv_a_proj_with_mqa"};
+}
+
 /// Weights that a class has or has not: the models read those that are there.
 void Reader::check_optional_weights() const {
     const std::string_view type = family_.model_type;
@@ -262,7 +295,7 @@ void Reader::check_optional_weights() const {
         const auto name = [&](std::string_view part) {
             return fmt::format("model.layers.{}.{}", layer, part);
         };
-        for (const std::string_view part : {"q_proj", "k_proj", "v_proj"}) {
+        for (const std::string_view part : biased_projections()) {
             expect(attention || type == "qwen2", bias,
                    name(fmt::format("self_attn.{}.bias", part)));
         }
@@ -289,6 +322,7 @@ ModelConfig read_hf_config(const HfFolder& folder, const AttemptPart& attempt) {
         attempt([&] { reader.read_rope(); });
         attempt([&] { reader.check_optional_weights(); });
     }
+    if (sizes) attempt([&] { reader.read_experts(); });
     attempt([&] { reader.refuse_windows(); });
     return config;
 }

@@ -15,6 +15,16 @@ ModelConfig read_parts(const ModelFile& file, const AttemptPart& attempt) {
 
 }  // namespace
 
+void check_expert_groups(const MoeShape& moe, const std::string& where) {
+    if (moe.experts % moe.groups != 0) {
+        KD_THROW(corrupt, "{}: {} does not divide {} experts", where, moe.groups, moe.experts);
+    }
+    if (moe.used > moe.groups_used * (moe.experts / moe.groups)) {
+        KD_THROW(corrupt, "{}: {} of {} groups of {} experts hold less than the {} used", where,
+                 moe.groups_used, moe.groups, moe.experts / moe.groups, moe.used);
+    }
+}
+
 std::string_view name_of(RopeScalingType type) {
     switch (type) {
         case RopeScalingType::none:

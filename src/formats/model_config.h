@@ -41,8 +41,6 @@ struct MlaShape {
     int32_t value = 0;  // elements of a head's V
 };
 
-enum class MoeScoring : uint8_t { sigmoid, softmax };
-
 /// Mixture of experts in the layers behind the first `first_dense`. experts 0: all layers are
 /// dense.
 struct MoeShape {
@@ -60,7 +58,7 @@ struct MoeShape {
 };
 
 struct ModelConfig {
-    std::string architecture;  // "llama", "qwen2", "qwen3"
+    std::string architecture;  // "llama", "qwen2", "qwen3", "deepseek2"
     std::string name;          // general.name, or that of the file or folder
     int32_t layers = 0;
     int32_t hidden = 0;
@@ -75,8 +73,10 @@ struct ModelConfig {
     double norm_epsilon = 1e-5;
     int32_t vocabulary = 0;  // rows of the embedding: at least as many as there are tokens
     int32_t context_length = 0;
-    MlaShape mla;
+    MlaShape mla;  // with it kv_heads is 1, head_dim nope + rope, rope_dim rope
     MoeShape moe;
+    int32_t mtp_layers = 0;  // in the file behind the others, for the prediction of further tokens:
+                             // not computed with
 };
 
 /// Throws kd::Error naming the file and the key or field for an architecture that is not supported,

@@ -16,4 +16,10 @@ std::unique_ptr<Model> load_dense_gqa(const ModelFile& file, const ModelConfig& 
 void check_dense_gqa(const ModelFile& file, const ModelConfig& config,
                      std::vector<std::string>& faults);
 
+/// "deepseek2": DeepSeek-V2, DeepSeek-V3, Kimi-K2.
+std::unique_ptr<Model> load_deepseek(const ModelFile& file, const ModelConfig& config,
+                                     const ForwardLimits& limits, Stream& stream);
+void check_deepseek(const ModelFile& file, const ModelConfig& config,
+                    std::vector<std::string>& faults);
+
 }  // namespace kd

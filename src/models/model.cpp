@@ -17,10 +17,11 @@ struct Architecture {
     decltype(check_dense_gqa)* check;
 };
 
-constexpr std::array<Architecture, 3> kArchitectures = {{
+constexpr std::array<Architecture, 4> kArchitectures = {{
     {"llama", load_dense_gqa, check_dense_gqa},
     {"qwen2", load_dense_gqa, check_dense_gqa},
     {"qwen3", load_dense_gqa, check_dense_gqa},
+    {"deepseek2", load_deepseek, check_deepseek},
 }};
 
 /// read_model_config lets no other name pass.
@@ -33,6 +34,20 @@ const Architecture& architecture_of(const ModelConfig& config) {
 }
 
 }  // namespace
+
+KvView cache_view(const ModelConfig& config, DType type, int64_t slots) {
+    KvView view = {.type = type,
+                   .layers = config.layers,
+                   .slots = slots,
+                   .kv_heads = config.kv_heads,
+                   .head_dim = config.head_dim};
+    if (config.mla.kv_lora > 0) {
+        view.kv_heads = 1;
+        view.head_dim = config.mla.kv_lora + config.mla.rope;
+        view.rows = KvRows::latent;
+    }
+    return view;
+}
 
 std::unique_ptr<Model> load_model(const ModelFile& file, const ForwardLimits& limits,
                                   Stream& stream) {

@@ -69,6 +69,9 @@ class Model {
     SharedWeights shared_;  // set when loaded
 };
 
+/// The cache that a model of this shape works with, without memory.
+KvView cache_view(const ModelConfig& config, DType type, int64_t slots);
+
 /// Loads the model and re-packs its weights for `stream`'s kernels. The file must outlive the
 /// model. Throws what read_model_config does, and kd::Error naming file and tensor for a missing,
 /// surplus, misshapen or non-finite one.

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "formats/mapped_file.h"
 #include "models/tensor_names.h"
@@ -55,6 +57,39 @@ WeightView WeightReader::matrix(std::string_view name, int64_t rows, int64_t col
             .scales = tensor->scales};
 }
 
+std::vector<WeightView> WeightReader::matrices(std::string_view name, int64_t count, int64_t rows,
+                                               int64_t columns) {
+    const FileTensor* tensor = take(name);
+    if (tensor == nullptr) return {};
+    const bool shaped = tensor->dims.size() == 3 && tensor->dims[0] == columns &&
+                        tensor->dims[1] == rows && tensor->dims[2] == count;
+    if (!shaped || tensor->scales.data != nullptr) {
+        refuse(ErrorCode::corrupt,
+               fmt::format("{}: tensor {} has shape [{}], expected [{}, {}, {}]", file_->path(),
+                           tensor->name, fmt::join(tensor->dims, ", "), columns, rows, count));
+        return {};
+    }
+    std::vector<WeightView> views;
+    for (int64_t i = 0; i < count; ++i) {
+        views.push_back({.type = tensor->type,
+                         .data = tensor->data + i * rows * bytes_of(tensor->type, columns),
+                         .rows = rows,
+                         .columns = columns});
+    }
+    return views;
+}
+
+std::vector<WeightView> WeightReader::experts(int32_t layer, std::string_view kind, int64_t count,
+                                              int64_t rows, int64_t columns) {
+    const std::string stack = fmt::format("blk.{}.{}_exps.weight", layer, kind);
+    if (has(stack)) return matrices(stack, count, rows, columns);
+    std::vector<WeightView> views;
+    for (int64_t i = 0; i < count; ++i) {
+        views.push_back(matrix(fmt::format("blk.{}.{}.{}.weight", layer, kind, i), rows, columns));
+    }
+    return views;
+}
+
 std::vector<float> WeightReader::vector(std::string_view name, int64_t length) {
     const FileTensor* tensor = take(name);
     if (tensor == nullptr) return {};
@@ -96,9 +131,19 @@ void WeightReader::expect_one_kind(std::initializer_list<WeightView> parts,
     }
 }
 
+void WeightReader::skip_layers(int32_t first, int32_t count) {
+    for (int32_t i = first; i < first + count; ++i) skipped_.push_back(layer_prefix(*file_, i));
+}
+
+bool WeightReader::is_skipped(std::string_view name) const {
+    if (is_unused_tensor(*file_, name)) return true;
+    return std::any_of(skipped_.begin(), skipped_.end(),
+                       [&](const std::string& prefix) { return name.starts_with(prefix); });
+}
+
 void WeightReader::expect_all_taken(std::string_view architecture) const {
     for (const FileTensor& tensor : file_->tensors()) {
-        if (taken_.contains(tensor.name) || is_unused_tensor(*file_, tensor.name)) continue;
+        if (taken_.contains(tensor.name) || is_skipped(tensor.name)) continue;
         refuse(ErrorCode::unsupported,
                fmt::format("{}: tensor {} is not part of a {} model that is supported",
                            file_->path(), printable(tensor.name), architecture));

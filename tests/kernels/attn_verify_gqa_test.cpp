@@ -164,11 +164,18 @@ TEST(AttnVerifyGqa, APathIsTheSameHoweverItComes) {
 }
 
 TEST(AttnVerifyGqa, BatchesAndThreadsChangeNothing) {
-    const AttnVerifyGqaCase test{
-        "",         6,
-        2,          24,
-        DType::f16, {{70, 20, false}, {5, 3, true}, {64, 64, true}, {0, 9, false}, {191, 1, true}},
-        44};
+    const AttnVerifyGqaCase test{"",
+                                 6,
+                                 2,
+                                 24,
+                                 DType::f16,
+                                 {{70, 20, false},
+                                  {5, 3, true},
+                                  {64, 64, true},
+                                  {0, 9, false},
+                                  {191, 1, true},
+                                  {57, 16, false, true}},
+                                 44};
     const AttnVerifyGqaInputs in = make_attn_verify_gqa_inputs(test);
     ThreadPool one(1), two(2), three(3);
     for_each_target([&] {

@@ -6,18 +6,6 @@
 
 namespace kd {
 
-namespace {
-
-KvView cache_of(const ModelConfig& config, Kernels kernels, int32_t max_context) {
-    return {.type = kernels == Kernels::fast ? DType::f16 : DType::f32,
-            .layers = config.layers,
-            .slots = 2 * max_context + 2 * ModelRunner::kMaxRows,
-            .kv_heads = config.kv_heads,
-            .head_dim = config.head_dim};
-}
-
-}  // namespace
-
 ModelRunner::ModelRunner(const std::string& path, Kernels kernels, int32_t max_context,
                          std::vector<int32_t> feature_layers)
     : file_(path),
@@ -29,7 +17,8 @@ ModelRunner::ModelRunner(const std::string& path, Kernels kernels, int32_t max_c
                          .keys = max_context + kMaxRows,
                          .feature_layers = feature_layers},
                         stream_)),
-      kv_(cache_of(model_->config, kernels, max_context)),
+      kv_(cache_view(model_->config, kernels == Kernels::fast ? DType::f16 : DType::f32,
+                     2 * max_context + 2 * kMaxRows)),
       memory_(kv_.bytes()),
       logits_(int64_t{kMaxRows} * model_->config.vocabulary),
       feature_columns_(std::ssize(feature_layers) * int64_t{model_->config.hidden}),

@@ -55,14 +55,15 @@ struct Place {
     const std::byte* v;
 };
 
-/// Byte offsets of the block's keys that all rows of the unit share: those of the context, and for
-/// a causal chunk its own rows up to the unit's last (later ones are masked per row by the count of
-/// valid keys). Returns their number.
+/// Byte offsets of the block's keys that all rows of the unit share: those of the context, and
+/// without ancestors the segment's own rows as far as the unit's last one attends (what an earlier
+/// row does not see is masked by its count of valid keys). Returns their number.
 HWY_INLINE int32_t shared_offsets(const Place& at, int64_t* offsets) {
     const AttnSegment& segment = *at.unit.segment;
     const int64_t context = static_cast<int64_t>(segment.context.size());
     const int64_t first = int64_t{at.block} * kBlockKeys;
-    const int64_t end = context + (segment.ancestors.empty() ? at.unit.end_row : 0);
+    const int64_t end =
+        segment.ancestors.empty() ? path_keys(segment, at.unit.end_row - 1) : context;
     const auto keys = static_cast<int32_t>(std::clamp<int64_t>(end - first, 0, kBlockKeys));
     for (int32_t j = 0; j < keys; ++j) {
         const int64_t position = first + j;

@@ -1,6 +1,6 @@
 // attn_verify_gqa: grouped-query attention of new rows over the paged context and, among the new
-// rows themselves, over each row's ancestors only (a draft tree) or all earlier rows (a prefill
-// chunk, which is a chain).
+// rows themselves, over each row's ancestors only (a draft tree), all earlier rows (a prefill
+// chunk, which is a chain) or all rows (a block of a drafter).
 //
 // A row's output is a function of its path alone: keys are taken in path order (context positions,
 // then the ancestors from the root down), every reduction over them runs in blocks at absolute
@@ -24,6 +24,7 @@ struct AttnSegment {
     std::span<const int32_t> slots;       // [rows] slot of each new row
     std::span<const int32_t> depth;       // [rows] tree depth; empty: row i has depth i (causal)
     std::span<const uint64_t> ancestors;  // [rows, kAncestorWords] self bit set; empty: causal
+    bool bidirectional = false;  // every row attends to all rows; without depth and ancestors
 };
 
 struct AttnVerifyGqaParams {

@@ -30,6 +30,15 @@ std::span<const AttnVerifyGqaCase> attn_verify_gqa_cases() {
         {"widest", 2, 1, 256, f16, {{10, 5, true}}, 10},
         {"narrowest", 2, 2, 8, f16, {{127, 2, true}}, 11},
         {"long", 9, 3, 64, f16, {{1024, 2, true}}, 12},
+        {"smol_block", 9, 3, 64, f16, {{300, 8, false, true}}, 13},
+        {"block_alone", 4, 2, 32, f32, {{0, 7, false, true}}, 14},
+        {"blocks",
+         6,
+         2,
+         64,
+         f16,
+         {{60, 16, false, true}, {62, 1, false, true}, {70, 5, false}, {130, 64, false, true}},
+         15},
     };
     return cases;
 }
@@ -102,7 +111,8 @@ AttnVerifyGqaInputs make_attn_verify_gqa_inputs(const AttnVerifyGqaCase& test) {
                                .context = in.slots[2 * i],
                                .slots = in.slots[2 * i + 1],
                                .depth = in.depth[i],
-                               .ancestors = in.ancestors[i]});
+                               .ancestors = in.ancestors[i],
+                               .bidirectional = test.segments[i].bidirectional});
         in.rows += test.segments[i].rows;
         for (int32_t row = 0; row < test.segments[i].rows; ++row) {
             in.max_keys = std::max(in.max_keys, path_keys(in.segments.back(), row));
@@ -149,7 +159,8 @@ int64_t attn_verify_gqa_bytes(const AttnVerifyGqaCase& test) {
 double attn_verify_gqa_flops(const AttnVerifyGqaCase& test) {
     double pairs = 0;
     for (const auto& segment : test.segments) {
-        pairs += double{1} * segment.rows * (segment.context + (segment.rows + 1) / 2.0);
+        const double own = segment.bidirectional ? segment.rows : (segment.rows + 1) / 2.0;
+        pairs += double{1} * segment.rows * (segment.context + own);
     }
     return 4.0 * pairs * test.heads * test.head_dim;
 }

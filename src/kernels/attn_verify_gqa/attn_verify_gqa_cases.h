@@ -18,7 +18,8 @@ struct AttnVerifyGqaCase {
     struct Segment {
         int32_t context;
         int32_t rows;
-        bool tree;  // random tree; otherwise causal
+        bool tree;  // random tree; otherwise causal, or
+        bool bidirectional = false;
     };
     std::vector<Segment> segments;
     uint32_t seed;

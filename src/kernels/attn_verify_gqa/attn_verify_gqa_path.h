@@ -11,9 +11,15 @@
 
 namespace kd {
 
-/// Path positions of `row` of a segment: the context, its ancestors and itself.
+/// The last row of a segment without ancestors that `row` attends to.
+inline int32_t last_attended(const AttnSegment& segment, int32_t row) {
+    return segment.bidirectional ? segment.rows - 1 : row;
+}
+
+/// Path positions of `row` of a segment: the context, its ancestors and itself, or all rows.
 inline int64_t path_keys(const AttnSegment& segment, int32_t row) {
-    const int32_t depth = segment.ancestors.empty() ? row : segment.depth[static_cast<size_t>(row)];
+    const int32_t depth = segment.ancestors.empty() ? last_attended(segment, row)
+                                                    : segment.depth[static_cast<size_t>(row)];
     return static_cast<int64_t>(segment.context.size()) + depth + 1;
 }
 
@@ -23,12 +29,33 @@ template <class Visit>
 void for_each_path_node(const AttnSegment& segment, int32_t row, Visit&& visit) {
     int32_t i = 0;
     if (segment.ancestors.empty()) {
-        for (int32_t node = 0; node <= row; ++node) visit(i++, node);
+        for (int32_t node = 0; node <= last_attended(segment, row); ++node) visit(i++, node);
         return;
     }
     for (int32_t word = 0; word < kAncestorWords; ++word) {
         uint64_t bits = segment.ancestors[static_cast<size_t>(row) * kAncestorWords + word];
         for (; bits != 0; bits &= bits - 1) visit(i++, word * 64 + std::countr_zero(bits));
+    }
+}
+
+/// What every caller must have got right about a segment.
+inline void check_segment(const AttnSegment& segment) {
+    const auto rows = static_cast<size_t>(segment.rows);
+    const bool causal = segment.ancestors.empty();
+    KD_CHECK(segment.slots.size() == rows, "{} slots, {} rows", segment.slots.size(), rows);
+    KD_CHECK(causal || (segment.ancestors.size() == rows * kAncestorWords &&
+                        segment.depth.size() == rows && segment.rows <= kMaxTreeNodes),
+             "tree of {} rows, {} words, {} depths", rows, segment.ancestors.size(),
+             segment.depth.size());
+    KD_CHECK(causal || !segment.bidirectional, "a bidirectional tree of {} rows", rows);
+    for (size_t row = 0; !causal && row < rows; ++row) {
+        int32_t nodes = 0;
+        for_each_path_node(segment, static_cast<int32_t>(row), [&](int32_t, int32_t node) {
+            KD_CHECK(node <= static_cast<int32_t>(row), "node {} on the path of {}", node, row);
+            ++nodes;
+        });
+        KD_CHECK(nodes == segment.depth[row] + 1, "{} nodes on the path of {} at depth {}", nodes,
+                 row, segment.depth[row]);
     }
 }
 
@@ -43,24 +70,7 @@ inline void check_attention(const AttnVerifyGqaParams& params) {
              params.kv_heads, params.head_dim);
     KD_CHECK(params.kv.type == DType::f16 || params.kv.type == DType::f32, "K/V cache of {}",
              name_of(params.kv.type));
-    for (const AttnSegment& segment : params.segments) {
-        const auto rows = static_cast<size_t>(segment.rows);
-        const bool causal = segment.ancestors.empty();
-        KD_CHECK(segment.slots.size() == rows, "{} slots, {} rows", segment.slots.size(), rows);
-        KD_CHECK(causal || (segment.ancestors.size() == rows * kAncestorWords &&
-                            segment.depth.size() == rows && segment.rows <= kMaxTreeNodes),
-                 "tree of {} rows, {} words, {} depths", rows, segment.ancestors.size(),
-                 segment.depth.size());
-        for (size_t row = 0; !causal && row < rows; ++row) {
-            int32_t nodes = 0;
-            for_each_path_node(segment, static_cast<int32_t>(row), [&](int32_t, int32_t node) {
-                KD_CHECK(node <= static_cast<int32_t>(row), "node {} on the path of {}", node, row);
-                ++nodes;
-            });
-            KD_CHECK(nodes == segment.depth[row] + 1, "{} nodes on the path of {} at depth {}",
-                     nodes, row, segment.depth[row]);
-        }
-    }
+    for (const AttnSegment& segment : params.segments) check_segment(segment);
 }
 
 /// The reference for rows [begin, end), counted over all segments.
