@@ -32,6 +32,8 @@ const char* name_of(SpeculativeAlgorithm algorithm) {
             return "none";
         case SpeculativeAlgorithm::ngram:
             return "ngram";
+        case SpeculativeAlgorithm::dflash:
+            return "dflash";
         case SpeculativeAlgorithm::oracle:
             return "oracle";
     }
@@ -54,13 +56,17 @@ void validate(const Config& config) {
     }
     expect_range("kv relocate", config.kv_relocate, 0, 1 << 30);
     expect_range("speculative num draft tokens", config.max_draft_tokens, 1, kMaxTreeNodes);
-    if (config.speculative_algorithm == SpeculativeAlgorithm::oracle &&
-        config.speculative_draft_model_path.empty()) {
+    const bool oracle = config.speculative_algorithm == SpeculativeAlgorithm::oracle;
+    const bool dflash = config.speculative_algorithm == SpeculativeAlgorithm::dflash;
+    if (oracle && config.speculative_draft_model_path.empty()) {
         KD_THROW(invalid_argument,
                  "the oracle drafter needs a profile: --speculative-draft-model-path FILE.json");
     }
-    if (config.speculative_algorithm != SpeculativeAlgorithm::oracle &&
-        !config.speculative_draft_model_path.empty()) {
+    if (dflash && config.speculative_draft_model_path.empty()) {
+        KD_THROW(invalid_argument,
+                 "the dflash drafter needs a checkpoint: --speculative-draft-model-path FOLDER");
+    }
+    if (!oracle && !dflash && !config.speculative_draft_model_path.empty()) {
         KD_THROW(invalid_argument, "the {} drafter takes no speculative draft model path ({})",
                  name_of(config.speculative_algorithm), config.speculative_draft_model_path);
     }

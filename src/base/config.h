@@ -6,7 +6,7 @@
 
 namespace kd {
 
-enum class SpeculativeAlgorithm : uint8_t { none, ngram, oracle };
+enum class SpeculativeAlgorithm : uint8_t { none, ngram, dflash, oracle };
 const char* name_of(SpeculativeAlgorithm algorithm);
 
 struct Config {
@@ -24,7 +24,7 @@ struct Config {
     int32_t kv_relocate = 0;         // rows moved between two rounds at most; 0: none
     bool reference_kernels = false;  // every op by its plain reference; slow
     SpeculativeAlgorithm speculative_algorithm = SpeculativeAlgorithm::ngram;
-    std::string speculative_draft_model_path;  // oracle: its profile
+    std::string speculative_draft_model_path;  // dflash: its folder; oracle: its profile
     int32_t max_draft_tokens = 32;             // most verified rows of one tree, the root included
 };
 

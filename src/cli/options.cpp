@@ -103,13 +103,16 @@ void add_speculation_options(CLI::App& command, Config& config, int32_t& nodes,
         command, "--speculative-algorithm", config.speculative_algorithm,
         {{"none", SpeculativeAlgorithm::none},
          {"ngram", SpeculativeAlgorithm::ngram},
+         {"dflash", SpeculativeAlgorithm::dflash},
          {"oracle", SpeculativeAlgorithm::oracle}},
-        "ngram: what followed the same words before; oracle: replays plain decoding with the hit "
+        "ngram: what followed the same words before; dflash: a block-diffusion drafter; oracle: "
+        "replays plain decoding with the hit "
         "rates of a profile (studies); none: plain decoding");
     command
         .add_option("--speculative-draft-model-path", config.speculative_draft_model_path,
-                    "oracle: profile, {\"hit\": [[p of rank 1, p of rank 2, ...] per depth]}")
-        ->type_name("FILE");
+                    "dflash: folder of the checkpoint; oracle: profile, {\"hit\": [[p of rank 1, p "
+                    "of rank 2, ...] per depth]}")
+        ->type_name("PATH");
     command
         .add_option("--speculative-num-draft-tokens", nodes,
                     "verified rows a round, the root included (default: " + nodes_default + ")")

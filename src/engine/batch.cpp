@@ -5,6 +5,7 @@ namespace kd {
 Batch::Batch(const BatchLimits& batch_limits)
     : limits(batch_limits),
       logits(int64_t{limits.rows()} * limits.vocabulary),
+      features(limits.rows() * limits.feature_columns),
       logprobs(limits.rows()),
       most_likely(int64_t{limits.rows()} * kMaxTopLogprobs),
       errors(static_cast<size_t>(limits.sessions)) {
@@ -18,8 +19,9 @@ Batch::Batch(const BatchLimits& batch_limits)
         trees.emplace_back(limits.nodes);
         accepted.emplace_back(limits.nodes);
     }
-    for (std::vector<int32_t>* list : {&tokens, &positions, &slots, &logit_rows, &move_from,
-                                       &move_to, &ingest_tokens, &ingest_slots}) {
+    for (std::vector<int32_t>* list :
+         {&tokens, &positions, &slots, &logit_rows, &move_from, &move_to, &ingest_tokens,
+          &ingest_slots, &ingest_feature_rows}) {
         list->reserve(rows);
     }
     budget_trees.reserve(sessions);

@@ -54,7 +54,8 @@ struct BatchLimits {
     int32_t depth_capacity = 0;
     int32_t state_capacity = 0;
     int32_t vocabulary = 0;
-    int32_t keys = 0;  // that one row may attend to
+    int32_t keys = 0;             // that one row may attend to
+    int64_t feature_columns = 0;  // of a row, for a drafter that reads features
 
     int32_t tree_rows() const { return sessions * nodes; }
     int32_t rows() const { return tree_rows() + prefill_rows; }
@@ -86,6 +87,7 @@ struct Batch {
     std::vector<int32_t> logit_rows;
     LazyArray<float> logits;           // [rows, vocabulary] by place in logit_rows
     std::vector<int32_t> first_logit;  // [entries]
+    LazyArray<float> features;         // [rows, feature columns]
     // accept
     std::vector<AcceptedStorage> accepted;  // [sessions] by entry
     std::vector<double> draws;              // [nodes]
@@ -101,6 +103,7 @@ struct Batch {
     std::vector<IngestSegment> ingest;
     std::vector<int32_t> ingest_tokens;  // [rows]
     std::vector<int32_t> ingest_slots;
+    std::vector<int32_t> ingest_feature_rows;
 };
 
 }  // namespace kd

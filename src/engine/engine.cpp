@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "engine/cost_measure.h"
 #include "formats/model_tokenizer.h"
 #include "formats/oracle_profile.h"
+#include "models/dflash_drafter.h"
 #include "models/ngram_drafter.h"
 #include "models/oracle_drafter.h"
 
@@ -68,6 +70,19 @@ bool exists(const std::string& path) {
     return std::filesystem::exists(path, error);
 }
 
+/// Where `kdtree fetch` kept the model's SHA-256: whether the drafter was made for another file.
+void warn_of_other_target(const DflashConfig& drafter, const std::string& model) {
+    std::string known;
+    std::ifstream(model + ".sha256") >> known;
+    if (drafter.target_sha256.empty() || known.size() != 64) return;
+    if (known != drafter.target_sha256) {
+        log_warning(
+            fmt::format("{}: kdtree.target_sha256 {} is not that of {}: fewer of its "
+                        "drafts may be accepted",
+                        drafter.path, drafter.target_sha256, model));
+    }
+}
+
 }  // namespace
 
 std::string resolve_model(const std::string& model) {
@@ -119,35 +134,39 @@ void Engine::load() {
     }
     config_.max_total_tokens = static_cast<int32_t>(slots);
 
-    if (drafter_ == nullptr) {
-        switch (config_.speculative_algorithm) {
-            case SpeculativeAlgorithm::none:
-                break;
-            case SpeculativeAlgorithm::ngram:
-                drafter_ = std::make_unique<NgramDrafter>(config_.max_running_requests,
-                                                          config_.max_draft_tokens - 1);
-                break;
-            case SpeculativeAlgorithm::oracle:
-                drafter_ = std::make_unique<OracleDrafter>(
-                    read_oracle_profile(config_.speculative_draft_model_path), shape.vocabulary);
-                break;
-        }
+    // What a drafter reads of the target has to be known before the target is loaded.
+    std::optional<DflashConfig> dflash;
+    if (drafter_ == nullptr && config_.speculative_algorithm == SpeculativeAlgorithm::dflash) {
+        dflash = read_dflash_config(config_.speculative_draft_model_path);
+        check_dflash_target(*dflash, shape);
+        warn_of_other_target(*dflash, config_.model);
     }
-    if (drafter_ == nullptr) config_.max_draft_tokens = 1;
+    const bool none = config_.speculative_algorithm == SpeculativeAlgorithm::none;
+    if (drafter_ == nullptr && none) config_.max_draft_tokens = 1;
 
     BatchLimits limits = {.sessions = config_.max_running_requests,
                           .nodes = config_.max_draft_tokens,
                           .prefill_rows = config_.chunked_prefill_size,
-                          .depth_capacity = drafter_ ? drafter_->depth_capacity : 1,
-                          .state_capacity = drafter_ ? drafter_->state_capacity : 1,
+                          .depth_capacity = 1,
+                          .state_capacity = 1,
                           .vocabulary = shape.vocabulary};
     // The measurement of costs puts the rows of all trees into one chain.
     limits.keys = config_.context_length + limits.tree_rows();
     threads_ = std::make_unique<ThreadPool>(config_.threads);
     stream_ = {.threads = threads_.get(),
                .kernels = config_.reference_kernels ? Kernels::reference : Kernels::fast};
-    model_ = load_model(
-        *file_, {.rows = limits.rows(), .logit_rows = limits.rows(), .keys = limits.keys}, stream_);
+    model_ = load_model(*file_,
+                        {.rows = limits.rows(),
+                         .logit_rows = limits.rows(),
+                         .keys = limits.keys,
+                         .feature_layers = dflash ? dflash->target_layers : std::vector<int32_t>()},
+                        stream_);
+    if (drafter_ == nullptr) drafter_ = make_drafter(dflash, limits);
+    if (drafter_ != nullptr) {
+        limits.depth_capacity = drafter_->depth_capacity;
+        limits.state_capacity = drafter_->state_capacity;
+    }
+    if (dflash) limits.feature_columns = std::ssize(dflash->target_layers) * int64_t{shape.hidden};
 
     kv_ = cache_view(shape, config_.reference_kernels ? DType::f32 : DType::f16,
                      slots + limits.tree_rows());
@@ -164,6 +183,29 @@ void Engine::load() {
     }
     batch_ = std::make_unique<Batch>(limits);
     running_.resize(static_cast<size_t>(config_.max_running_requests), nullptr);
+}
+
+std::unique_ptr<Drafter> Engine::make_drafter(const std::optional<DflashConfig>& dflash,
+                                              const BatchLimits& limits) {
+    const std::string& path = config_.speculative_draft_model_path;
+    switch (config_.speculative_algorithm) {
+        case SpeculativeAlgorithm::none:
+            break;
+        case SpeculativeAlgorithm::ngram:
+            return std::make_unique<NgramDrafter>(limits.sessions, limits.nodes - 1);
+        case SpeculativeAlgorithm::oracle:
+            return std::make_unique<OracleDrafter>(read_oracle_profile(path), limits.vocabulary);
+        case SpeculativeAlgorithm::dflash:
+            return std::make_unique<DflashDrafter>(
+                *dflash,
+                load_dflash_weights(path, *dflash, model_->config, model_->shared(), stream_),
+                DflashLimits{.sessions = limits.sessions,
+                             .rows = limits.rows(),
+                             .context = config_.context_length,
+                             .slots = config_.max_total_tokens},
+                stream_);
+    }
+    return nullptr;
 }
 
 void Engine::cancel(RequestId id) {

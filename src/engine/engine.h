@@ -24,6 +24,7 @@
 #include "engine/batch.h"
 #include "engine/round.h"
 #include "engine/session.h"
+#include "formats/dflash_config.h"
 #include "formats/model_file.h"
 #include "formats/tokenizer.h"
 #include "kv/kv_pool.h"
@@ -83,6 +84,8 @@ class Engine {
 
   private:
     void load();
+    std::unique_ptr<Drafter> make_drafter(const std::optional<DflashConfig>& dflash,
+                                          const BatchLimits& limits);
     void admit();
     void plan();
     void plan_prefill(Session& session, int32_t& rows_left);
@@ -92,9 +95,11 @@ class Engine {
     void publish(Session& session);
     bool reserve(Session& session, int32_t need);
     void retract(Session& session);
+    void copy_rows(const MoveList& moves);
     void apply(const RoundStats& stats);
     void emit(Session& session, std::span<const int32_t> emitted, const LogprobsView& logprobs);
     void take_scores(Session& session, const BatchEntry& entry, const LogprobsView& logprobs);
+    void discard_rows(Session& session);
     void finish(Session& session, FinishReason reason);
     int32_t token_limit(const Session& session) const;
     RoundContext round_context();

@@ -64,7 +64,7 @@ ModelProbe probe_model(const ModelFile& file) {
         probe.kv_bytes = cache_view(c, DType::f16, 1).bytes();
     }
     try {
-        read_tokenizer(file, probe.has_shape ? c.vocabulary : INT32_MAX);
+        read_tokenizer(file, probe.has_shape ? std::optional(c.vocabulary) : std::nullopt);
     } catch (const Error& error) {
         probe.faults.emplace_back(error.what());
     }

@@ -29,7 +29,7 @@ void Engine::reuse_prefix(Session& session) {
     copies_.from.clear();
     copies_.to.clear();
     const int32_t reused = pool_->reuse(session.table, tokens, copies_);
-    if (!copies_.from.empty()) kv_move({.kv = kv_, .moves = copies_.view()}, stream_);
+    copy_rows(copies_.view());
     const int32_t found = std::max(reused - session.committed, 0);
     reused_rows_ += found;
     if (session.stats.retracted == 0) session.stats.reused_tokens += found;
@@ -41,6 +41,15 @@ void Engine::reuse_prefix(Session& session) {
                                    .slots = session.table.slots().first(rows),
                                    .reused = true};
     drafter_->ingest({&segment, 1});
+}
+
+/// Rows of committed tokens, the target's and what the drafter keeps of them.
+void Engine::copy_rows(const MoveList& moves) {
+    if (moves.from.empty()) return;
+    kv_move({.kv = kv_, .moves = moves}, stream_);
+    if (drafter_ != nullptr && drafter_->cache().layers > 0) {
+        kv_move({.kv = drafter_->cache(), .moves = moves}, stream_);
+    }
 }
 
 /// Leaves the rows that the session has to whoever comes with the same beginning.
@@ -89,7 +98,7 @@ int32_t Engine::relocate(int32_t max_tokens) {
     const PageMoves moves = plan_moves(*pool_, (max_tokens + page_size - 1) / page_size);
     const SlotCopies copies = slots_of(moves, page_size);
     if (copies.from.empty()) return 0;
-    kv_move({.kv = kv_, .moves = copies.view()}, stream_);
+    copy_rows(copies.view());
     pool_->rename(moves.from, moves.to);
     return static_cast<int32_t>(copies.from.size());
 }

@@ -41,6 +41,15 @@ MatrixView<const float> logits_of(const Batch& batch, size_t index, int32_t rows
             .stride = vocabulary};
 }
 
+/// Of all rows of the forward; null data where no drafter reads them.
+MatrixView<float> features_of(const Batch& batch) {
+    const int64_t columns = batch.limits.feature_columns;
+    return {.data = batch.features.data(),
+            .rows = columns > 0 ? batch.limits.rows() : 0,
+            .columns = columns,
+            .stride = columns};
+}
+
 void accept_entry(Batch& batch, size_t index) {
     const BatchEntry& entry = batch.entries[index];
     const TreeView tree = batch.trees[index].view();
@@ -86,11 +95,14 @@ void draft_stage(Batch& batch, Drafter* drafter) {
         if (drafter == nullptr || max_nodes(entry, batch.limits) == 1 || entry.max_depth == 0) {
             continue;
         }
-        batch.draft_contexts.push_back({.session = entry.session,
-                                        .tokens = entry.tokens,
-                                        .max_depth = entry.max_depth,
-                                        .known_continuation = entry.known_continuation,
-                                        .seed = entry.sampling.seed});
+        batch.draft_contexts.push_back(
+            {.session = entry.session,
+             .tokens = entry.tokens,
+             .slots = entry.table.first(static_cast<size_t>(entry.context)),
+             .max_depth = entry.max_depth,
+             .known_continuation = entry.known_continuation,
+             .seed = entry.sampling.seed,
+             .greedy = entry.sampling.temperature == 0.0f});
         batch.draft_lattices.push_back(lattice);
     }
     if (!batch.draft_contexts.empty()) drafter->draft(batch.draft_contexts, batch.draft_lattices);
@@ -180,7 +192,8 @@ void verify_stage(Batch& batch, const RoundContext& context) {
                             .logits = {.data = batch.logits.data(),
                                        .rows = batch.limits.rows(),
                                        .columns = vocabulary,
-                                       .stride = vocabulary}},
+                                       .stride = vocabulary},
+                            .features = features_of(batch)},
                            *context.stream);
 }
 
@@ -202,16 +215,19 @@ void accept_stage(Batch& batch) {
 }
 
 void commit_stage(Batch& batch, const RoundContext& context) {
-    for (std::vector<int32_t>* list :
-         {&batch.move_from, &batch.move_to, &batch.ingest_tokens, &batch.ingest_slots}) {
+    for (std::vector<int32_t>* list : {&batch.move_from, &batch.move_to, &batch.ingest_tokens,
+                                       &batch.ingest_slots, &batch.ingest_feature_rows}) {
         list->clear();
     }
     batch.ingest.clear();
+    const MatrixView<float> all = features_of(batch);
+    const MatrixView<const float> features = {all.data, all.rows, all.columns, all.stride};
     for (size_t i = 0; i < batch.entries.size(); ++i) {
         const BatchEntry& entry = batch.entries[i];
         const auto begin = static_cast<size_t>(entry.context);
         auto rows = static_cast<size_t>(entry.prefill_rows);
         const size_t ingested = batch.ingest_tokens.size();
+        const int32_t first_row = batch.segments[i].first_row;
         if (decodes(entry)) {
             const AcceptedView accepted = batch.accepted[i].view();
             rows = static_cast<size_t>(*accepted.count);
@@ -222,17 +238,26 @@ void commit_stage(Batch& batch, const RoundContext& context) {
             plan_commit({accepted.path, rows}, entry.tail, entry.context, entry.table,
                         std::span(batch.move_from).subspan(moved),
                         std::span(batch.move_to).subspan(moved));
+            for (size_t node = 0; node < rows; ++node) {
+                batch.ingest_feature_rows.push_back(first_row + accepted.path[node]);
+            }
             // The committed rows are the path: the root and every emitted token but the bonus.
             batch.ingest_tokens.push_back(entry.tokens.back());
             copy_rows({accepted.emitted, rows - 1}, batch.ingest_tokens);
         } else {
             copy_rows(entry.tokens.subspan(begin, rows), batch.ingest_tokens);
+            for (int32_t row = 0; row < entry.prefill_rows; ++row) {
+                batch.ingest_feature_rows.push_back(first_row + row);
+            }
         }
         copy_rows(entry.table.subspan(begin, rows), batch.ingest_slots);
-        batch.ingest.push_back({.session = entry.session,
-                                .first_position = entry.context,
-                                .tokens = std::span(batch.ingest_tokens).subspan(ingested, rows),
-                                .slots = std::span(batch.ingest_slots).subspan(ingested, rows)});
+        batch.ingest.push_back(
+            {.session = entry.session,
+             .first_position = entry.context,
+             .tokens = std::span(batch.ingest_tokens).subspan(ingested, rows),
+             .slots = std::span(batch.ingest_slots).subspan(ingested, rows),
+             .features = features,
+             .feature_rows = std::span(batch.ingest_feature_rows).subspan(ingested, rows)});
     }
     if (!batch.move_to.empty()) {
         kv_move({.kv = context.kv, .moves = {.from = batch.move_from, .to = batch.move_to}},

@@ -2,25 +2,22 @@
 
 #include "base/error.h"
 #include "formats/gguf.h"
+#include "formats/tokenizer_spec.h"
 
 namespace kd {
 
-namespace {
-
-Tokenizer read_any(const ModelFile& file) {
-    if (file.gguf() != nullptr) return Tokenizer(*file.gguf());
-    KD_THROW(unsupported, "{}: tokenizers of folders are not supported", file.path());
-}
-
-}  // namespace
-
-Tokenizer read_tokenizer(const ModelFile& file, int32_t vocabulary) {
-    Tokenizer tokenizer = read_any(file);
-    if (tokenizer.vocabulary() > vocabulary) {
-        KD_THROW(corrupt, "{}: {} tokens for a model of {}", file.path(), tokenizer.vocabulary(),
-                 vocabulary);
+Tokenizer read_tokenizer(const ModelFile& file, std::optional<int32_t> vocabulary) {
+    TokenizerSpec spec = file.gguf() != nullptr ? tokenizer_spec(*file.gguf())
+                                                : tokenizer_spec_from_folder(file.path());
+    if (vocabulary) {
+        const auto ids = static_cast<size_t>(*vocabulary);
+        if (spec.tokens.size() > ids) {
+            KD_THROW(corrupt, "{}: the tokenizer has {} tokens, the model {}", file.path(),
+                     spec.tokens.size(), ids);
+        }
+        spec.tokens.resize(ids);
     }
-    return tokenizer;
+    return Tokenizer(std::move(spec));
 }
 
 }  // namespace kd

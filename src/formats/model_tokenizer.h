@@ -2,14 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "formats/model_file.h"
 #include "formats/tokenizer.h"
 
 namespace kd {
 
-/// Throws what the Tokenizer's readers throw, and kd::Error{corrupt} for more tokens than
-/// `vocabulary`, the model's. Fewer are fine: embeddings are padded.
-Tokenizer read_tokenizer(const ModelFile& file, int32_t vocabulary = INT32_MAX);
+/// vocabulary: of the model, if it is known. Embeddings are padded, so a model may have more ids
+/// than its tokenizer: they become tokens without bytes. Throws what tokenizer_spec and
+/// tokenizer_spec_from_folder throw, and kd::Error{corrupt} for more tokens than ids.
+Tokenizer read_tokenizer(const ModelFile& file, std::optional<int32_t> vocabulary = {});
 
 }  // namespace kd

@@ -4,6 +4,8 @@
 
 #include <filesystem>
 
+#include "support/safetensors_writer.h"
+
 namespace kd {
 
 using Json = nlohmann::ordered_json;
@@ -26,8 +28,8 @@ std::string safetensors_bytes(std::span<const HfTensor> tensors) {
                                {"shape", tensor.shape},
                                {"data_offsets", {begin, data.size()}}};
     }
-    const std::string text = header.dump();
-    return raw_bytes(static_cast<uint64_t>(text.size())) + text + data;
+    const std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return safetensors_bytes(std::string_view(text), data);
 }
 
 TempFolder::TempFolder() : path_(TempPath("-folder").path()) {

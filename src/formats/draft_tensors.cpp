@@ -1,0 +1,65 @@
+#include "formats/draft_tensors.h"
+
+#include <algorithm>
+
+namespace kd {
+
+namespace {
+
+std::optional<DType> computed_type(SafetensorsType type) {
+    switch (type) {
+        case SafetensorsType::f32:
+            return DType::f32;
+        case SafetensorsType::f16:
+            return DType::f16;
+        case SafetensorsType::bf16:
+            return DType::bf16;
+        default:
+            return std::nullopt;
+    }
+}
+
+DraftTensor tensor_of(const SafetensorsEntry& entry) {
+    return {.name = entry.name,
+            .type = computed_type(entry.type),
+            .type_name = name_of(entry.type),
+            .dims = {entry.shape.rbegin(), entry.shape.rend()},
+            .data = entry.data,
+            .bytes = entry.bytes};
+}
+
+DraftTensor tensor_of(const FileTensor& tensor) {
+    return {.name = tensor.name,
+            .type = tensor.type,
+            .type_name = name_of(tensor.type),
+            .dims = tensor.dims,
+            .data = tensor.data,
+            .bytes = tensor.bytes};
+}
+
+}  // namespace
+
+DraftTensors::DraftTensors(const std::string& path) : path_(path) {
+    if (path.ends_with(".gguf")) {
+        gguf_ = std::make_unique<GgufFile>(path);
+        for (const FileTensor& tensor : gguf_->tensors()) tensors_.push_back(tensor_of(tensor));
+    } else {
+        safetensors_ = std::make_unique<SafetensorsFile>(path);
+        for (const SafetensorsEntry& entry : safetensors_->entries()) {
+            tensors_.push_back(tensor_of(entry));
+        }
+    }
+    std::ranges::sort(tensors_, {}, &DraftTensor::name);
+}
+
+const DraftTensor* DraftTensors::find(std::string_view name) const {
+    const auto found = std::ranges::lower_bound(tensors_, name, {}, &DraftTensor::name);
+    return found != tensors_.end() && found->name == name ? &*found : nullptr;
+}
+
+void DraftTensors::release() const {
+    const MappedFile& file = gguf_ ? gguf_->file() : safetensors_->file();
+    file.release(file.data(), file.bytes());
+}
+
+}  // namespace kd

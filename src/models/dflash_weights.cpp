@@ -1,0 +1,336 @@
+#include "models/dflash_weights.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "base/error.h"
+
+namespace kd {
+
+namespace {
+
+/// Takes tensors one by one; what nobody took is an error.
+class Reader {
+  public:
+    explicit Reader(const DraftTensors& file) : file_(&file) {}
+
+    bool has(std::string_view name) const { return find(name) != nullptr; }
+
+    WeightView matrix(std::string_view name, int64_t rows, int64_t columns) {
+        const DraftTensor& tensor = take(name, {columns, rows});
+        return {.type = *tensor.type, .data = tensor.data, .rows = rows, .columns = columns};
+    }
+
+    std::vector<float> vector(std::string_view name, int64_t length) {
+        const DraftTensor& tensor = take(name, {length});
+        std::vector<float> values(static_cast<size_t>(length));
+        dequantise(*tensor.type, tensor.data, length, values.data());
+        return values;
+    }
+
+    /// Of a type that is not computed with.
+    const DraftTensor& raw(std::string_view name, std::string_view type_name, int64_t length) {
+        const DraftTensor& tensor = at(name);
+        if (tensor.type_name != type_name || tensor.dims != std::vector<int64_t>{length}) {
+            refuse_shape(tensor, type_name, {length});
+        }
+        return tensor;
+    }
+
+    /// Takes all tensors whose names begin so.
+    void skip(std::string_view prefix) {
+        for (const DraftTensor& tensor : file_->tensors()) {
+            if (plain_name(tensor.name).starts_with(prefix))
+                taken_.insert(std::string(tensor.name));
+        }
+    }
+
+    void expect_all_taken() const {
+        for (const DraftTensor& tensor : file_->tensors()) {
+            if (taken_.contains(std::string(tensor.name))) continue;
+            KD_THROW(unsupported,
+                     "{}: tensor '{}' is not part of a DFlash drafter as its config "
+                     "describes it",
+                     file_->path(), printable(tensor.name));
+        }
+    }
+
+  private:
+    /// Some publishers put "model." before all names, early DSpark checkpoints "logit_head." before
+    /// those of its heads.
+    static std::string_view plain_name(std::string_view name) {
+        for (const std::string_view prefix : {"model.", "logit_head."}) {
+            if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+        }
+        return name;
+    }
+
+    const DraftTensor* find(std::string_view name) const {
+        const DraftTensor* found = nullptr;
+        for (const DraftTensor& tensor : file_->tensors()) {
+            if (plain_name(tensor.name) != name) continue;
+            if (found != nullptr) {
+                KD_THROW(corrupt, "{}: tensors '{}' and '{}' are the same", file_->path(),
+                         printable(found->name), printable(tensor.name));
+            }
+            found = &tensor;
+        }
+        return found;
+    }
+
+    const DraftTensor& at(std::string_view name) {
+        const DraftTensor* tensor = find(name);
+        if (tensor == nullptr) {
+            KD_THROW(corrupt, "{}: tensor {} is missing", file_->path(), name);
+        }
+        taken_.insert(std::string(tensor->name));
+        return *tensor;
+    }
+
+    const DraftTensor& take(std::string_view name, const std::vector<int64_t>& dims) {
+        const DraftTensor& tensor = at(name);
+        if (!tensor.type || tensor.dims != dims) refuse_shape(tensor, "float", dims);
+        check_finite({.name = tensor.name,
+                      .type = *tensor.type,
+                      .dims = tensor.dims,
+                      .data = tensor.data,
+                      .bytes = tensor.bytes},
+                     file_->path());
+        return tensor;
+    }
+
+    [[noreturn]] void refuse_shape(const DraftTensor& tensor, std::string_view type,
+                                   std::vector<int64_t> dims) const {
+        std::vector<int64_t> shape(tensor.dims.rbegin(), tensor.dims.rend());
+        std::ranges::reverse(dims);
+        KD_THROW(corrupt, "{}: tensor '{}' is {} [{}], expected {} [{}]", file_->path(),
+                 printable(tensor.name), tensor.type_name, fmt::join(shape, ", "), type,
+                 fmt::join(dims, ", "));
+    }
+
+    const DraftTensors* file_;
+    std::set<std::string, std::less<>> taken_;
+};
+
+/// Parts of one linear layer are all quantised or none of them.
+LinearWeights linear_weights(std::initializer_list<WeightView> parts, const std::string& path,
+                             std::string_view name, Stream& stream) {
+    for (const WeightView& part : parts) {
+        if (is_quantised(part.type) == is_quantised(parts.begin()->type)) continue;
+        KD_THROW(unsupported, "{}: {}: {} and {} weights in one linear layer", path, name,
+                 name_of(parts.begin()->type), name_of(part.type));
+    }
+    return LinearWeights(std::span(parts.begin(), parts.size()), stream);
+}
+
+std::unique_ptr<LinearWeights> linear_of(const WeightView& view, Stream& stream) {
+    return std::make_unique<LinearWeights>(std::span(&view, 1), stream);
+}
+
+DflashLayer read_layer(Reader& reader, const DflashConfig& c, const std::string& path, size_t index,
+                       Stream& stream) {
+    const std::string prefix = fmt::format("layers.{}.", index);
+    const auto name = [&](std::string_view part) { return prefix + std::string(part); };
+    const int64_t q_width = int64_t{c.heads} * c.head_dim;
+    const int64_t kv_width = int64_t{c.kv_heads} * c.head_dim;
+    const auto matrix = [&](std::string_view part, int64_t rows, int64_t columns) {
+        return reader.matrix(name(part) + ".weight", rows, columns);
+    };
+    const auto linear = [&](std::initializer_list<WeightView> parts, std::string_view part) {
+        return linear_weights(parts, path, name(part), stream);
+    };
+    DflashLayer layer = {
+        .input_norm = reader.vector(name("input_layernorm.weight"), c.hidden),
+        .attention_norm = reader.vector(name("post_attention_layernorm.weight"), c.hidden),
+        .q_norm = reader.vector(name("self_attn.q_norm.weight"), c.head_dim),
+        .k_norm = reader.vector(name("self_attn.k_norm.weight"), c.head_dim),
+        .q = linear({matrix("self_attn.q_proj", q_width, c.hidden)}, "self_attn.q_proj"),
+        .kv = linear({matrix("self_attn.k_proj", kv_width, c.hidden),
+                      matrix("self_attn.v_proj", kv_width, c.hidden)},
+                     "self_attn.k_proj"),
+        .output = linear({matrix("self_attn.o_proj", c.hidden, q_width)}, "self_attn.o_proj"),
+        .gate_up = linear({matrix("mlp.gate_proj", c.intermediate, c.hidden),
+                           matrix("mlp.up_proj", c.intermediate, c.hidden)},
+                          "mlp.gate_proj"),
+        .down = linear({matrix("mlp.down_proj", c.hidden, c.intermediate)}, "mlp.down_proj")};
+    if (!c.attention_bias) return layer;
+    layer.q_bias = reader.vector(name("self_attn.q_proj.bias"), q_width);
+    layer.kv_bias = reader.vector(name("self_attn.k_proj.bias"), kv_width);
+    const std::vector<float> v = reader.vector(name("self_attn.v_proj.bias"), kv_width);
+    layer.kv_bias.insert(layer.kv_bias.end(), v.begin(), v.end());
+    layer.output_bias = reader.vector(name("self_attn.o_proj.bias"), c.hidden);
+    return layer;
+}
+
+/// d2t holds target id - draft id; t2d, where it is there, marks the target ids that are drafted.
+std::vector<int32_t> read_target_ids(Reader& reader, const DflashConfig& c,
+                                     const std::string& path) {
+    if (c.draft_vocabulary == c.vocabulary) {
+        reader.skip("d2t");
+        reader.skip("t2d");
+        return {};
+    }
+    const DraftTensor& offsets = reader.raw("d2t", "I64", c.draft_vocabulary);
+    std::vector<int32_t> ids;
+    for (int32_t i = 0; i < c.draft_vocabulary; ++i) {
+        int64_t offset = 0;
+        std::memcpy(&offset, offsets.data + int64_t{i} * 8, sizeof offset);
+        // Ascending, so that no token stands there twice.
+        const int64_t least = ids.empty() ? 0 : ids.back() + 1;
+        if (offset < least - i || offset >= c.vocabulary - i) {
+            KD_THROW(corrupt, "{}: d2t[{}] is {}: token {} is outside {}..{}", path, i, offset,
+                     static_cast<int64_t>(static_cast<uint64_t>(offset) + static_cast<uint64_t>(i)),
+                     least, c.vocabulary - 1);
+        }
+        ids.push_back(static_cast<int32_t>(offset + i));
+    }
+    if (!reader.has("t2d")) return ids;
+    const DraftTensor& marks = reader.raw("t2d", "BOOL", c.vocabulary);
+    auto next = ids.begin();
+    for (int32_t token = 0; token < c.vocabulary; ++token) {
+        const bool drafted = next != ids.end() && *next == token;
+        if (drafted) ++next;
+        if ((marks.data[token] != std::byte{0}) != drafted) {
+            KD_THROW(corrupt, "{}: t2d[{}] contradicts d2t", path, token);
+        }
+    }
+    return ids;
+}
+
+/// The drafter's own head, its vocabulary's rows of the target's, or the target's as it is.
+void read_output(Reader& reader, const DflashConfig& c, const SharedWeights& shared,
+                 DflashWeights& weights, Stream& stream) {
+    if (reader.has("lm_head.weight")) {
+        weights.output_rows = reader.matrix("lm_head.weight", c.draft_vocabulary, c.hidden);
+    } else if (weights.target_ids.empty()) {
+        weights.output = shared.head;
+        weights.output_rows = shared.head->parts()[0];
+        return;
+    } else {
+        const WeightView all = shared.head->parts()[0];
+        if (all.scales.data != nullptr) {
+            KD_THROW(unsupported, "{}: draft_vocab_size {}: rows of a head of {} cannot be chosen",
+                     c.path, c.draft_vocabulary, name_of(all.type));
+        }
+        std::vector<std::byte>& rows =
+            weights.storage.emplace_back(static_cast<size_t>(c.draft_vocabulary * all.row_bytes()));
+        std::byte* to = rows.data();
+        for (const int32_t id : weights.target_ids) {
+            to = std::copy_n(all.row(id), all.row_bytes(), to);
+        }
+        weights.output_rows = {.type = all.type,
+                               .data = rows.data(),
+                               .rows = c.draft_vocabulary,
+                               .columns = all.columns};
+    }
+    weights.own_head = linear_of(weights.output_rows, stream);
+    weights.output = weights.own_head.get();
+}
+
+/// [rows, columns] floats of any type as f32 [columns, rows].
+WeightView transposed(const WeightView& view, std::vector<std::vector<std::byte>>& storage) {
+    std::vector<float> row(static_cast<size_t>(view.columns));
+    std::vector<std::byte>& out =
+        storage.emplace_back(static_cast<size_t>(view.rows * view.columns) * sizeof(float));
+    for (int64_t r = 0; r < view.rows; ++r) {
+        dequantise_row(view, r, row.data());
+        for (int64_t c = 0; c < view.columns; ++c) {
+            std::memcpy(out.data() + (c * view.rows + r) * 4, &row[static_cast<size_t>(c)], 4);
+        }
+    }
+    return {.type = DType::f32, .data = out.data(), .rows = view.columns, .columns = view.rows};
+}
+
+void read_markov_head(Reader& reader, const DflashConfig& c, DflashHead& head, Stream& stream) {
+    head.rank = c.head_rank;
+    head.previous = reader.matrix("markov_head.markov_w1.weight", c.vocabulary, head.rank);
+    head.next = reader.matrix("markov_head.markov_w2.weight", c.draft_vocabulary, head.rank);
+    head.bias = linear_of(head.next, stream);
+    if (head.type != DraftHeadType::gated_markov) return;
+    head.gate = linear_of(
+        reader.matrix("markov_head.gate_proj.weight", head.rank, c.hidden + head.rank), stream);
+    head.gate_bias = reader.vector("markov_head.gate_proj.bias", head.rank);
+}
+
+void read_residual_head(const DflashConfig& c, DflashWeights& weights, Stream& stream) {
+    const DraftTensors& file = *weights.head_file;
+    Reader reader(file);
+    DflashHead& head = weights.head;
+    const DraftTensor* first = file.find("cond_h.weight");
+    if (first == nullptr || first->dims.size() != 2 || first->dims[1] > c.hidden) {
+        KD_THROW(corrupt, "{}: no matrix cond_h.weight of at most {} rows", file.path(), c.hidden);
+    }
+    head.rank = first->dims[1];
+    head.from_hidden = linear_of(reader.matrix("cond_h.weight", head.rank, c.hidden), stream);
+    head.from_previous = linear_of(reader.matrix("cond_e.weight", head.rank, c.hidden), stream);
+    head.from_next = linear_of(
+        transposed(reader.matrix("cond_o.weight", c.hidden, head.rank), weights.storage), stream);
+    reader.expect_all_taken();
+}
+
+}  // namespace
+
+void check_dflash_target(const DflashConfig& config, const ModelConfig& target) {
+    const auto refuse = [&](std::string_view what, int64_t drafter, int64_t model) {
+        KD_THROW(invalid_argument,
+                 "{}: {} {}, and the target has {}: the drafter was made for "
+                 "another model",
+                 config.path, what, drafter, model);
+    };
+    if (config.target_hidden != target.hidden) {
+        refuse("target_hidden_size", config.target_hidden, target.hidden);
+    }
+    if (config.vocabulary != target.vocabulary) {
+        refuse("vocab_size", config.vocabulary, target.vocabulary);
+    }
+    if (config.target_layer_count != 0 && config.target_layer_count != target.layers) {
+        refuse("num_target_layers", config.target_layer_count, target.layers);
+    }
+    if (config.target_layers.back() >= target.layers) {
+        refuse("target_layer_ids up to", config.target_layers.back(), target.layers);
+    }
+}
+
+DflashWeights load_dflash_weights(const std::string& folder, const DflashConfig& c,
+                                  const ModelConfig& target, const SharedWeights& shared,
+                                  Stream& stream) {
+    DflashWeights weights;
+    const std::string file_name = c.weights.empty() ? "model.safetensors" : c.weights;
+    weights.file = std::make_unique<DraftTensors>(folder + "/" + file_name);
+    const std::string& path = weights.file->path();
+    Reader reader(*weights.file);
+    const auto features = std::ssize(c.target_layers) * int64_t{c.target_hidden};
+    weights.fuse = linear_of(reader.matrix("fc.weight", c.hidden, features), stream);
+    weights.feature_norm = reader.vector("hidden_norm.weight", c.hidden);
+    weights.output_norm = reader.vector("norm.weight", c.hidden);
+    for (size_t i = 0; i < c.layers.size(); ++i) {
+        weights.layers.push_back(read_layer(reader, c, path, i, stream));
+    }
+    const bool own_embedding = reader.has("embed_tokens.weight");
+    if (c.hidden != target.hidden && !(own_embedding && reader.has("lm_head.weight"))) {
+        KD_THROW(invalid_argument,
+                 "{}: hidden_size {}, the target's is {}, and the drafter has no "
+                 "embed_tokens.weight and lm_head.weight of its own",
+                 c.path, c.hidden, target.hidden);
+    }
+    weights.embedding = own_embedding ? reader.matrix("embed_tokens.weight", c.vocabulary, c.hidden)
+                                      : shared.embedding;
+    weights.target_ids = read_target_ids(reader, c, path);
+    read_output(reader, c, shared, weights, stream);
+    weights.head.type = c.head;
+    if (c.head == DraftHeadType::residual) {
+        weights.head_file = std::make_unique<DraftTensors>(folder + "/" + c.residual_head);
+        read_residual_head(c, weights, stream);
+    } else if (c.head != DraftHeadType::none) {
+        read_markov_head(reader, c, weights.head, stream);
+    }
+    if (c.confidence_head) reader.skip("confidence_head.");
+    reader.expect_all_taken();
+    if (stream.kernels == Kernels::fast) weights.file->release();
+    return weights;
+}
+
+}  // namespace kd
