@@ -41,9 +41,9 @@ bool boolean_or(const JsonNode& node, std::string_view key, bool fallback);
 /// Throws: this string is not supported there.
 [[noreturn]] void refuse_string(const JsonNode& value);
 
-/// Refuses groups that do not divide the experts, or of which those used hold too few experts.
-/// where: what says so, for the message.
-void check_expert_groups(const MoeShape& moe, const std::string& where);
+/// Refuses groups that do not divide the experts, or of which those used hold too few experts, and
+/// shared experts that are too large together. where: the file, for the message.
+void check_experts(const MoeShape& moe, const std::string& where);
 
 /// Of architecture "deepseek2": heads, rope dimension and experts. Sizes must be read.
 void read_deepseek_heads(const GgufFile& file, ModelConfig& config);

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <vector>
 
+#include "backends/cpu/lazy_array.h"
 #include "kernels/attn_verify_mla/attn_verify_mla_cpu.h"
 #include "kernels/embed/embed.h"
 #include "kernels/linear_heads/linear_heads.h"
@@ -125,14 +126,8 @@ class DeepseekMlaMoe final : public Model {
     Workspace workspace_;
 };
 
-/// A matrix as it lies in the file, and its bias.
-struct ProjectionView {
-    WeightView weight;
-    std::vector<float> bias;  // empty: none
-};
-
 struct FeedForwardViews {
-    WeightView gate, up, down;
+    ProjectionView gate, up, down;
     int32_t intermediate = 0;  // 0: none
 };
 
@@ -143,7 +138,7 @@ struct LayerViews {
     WeightView kv_b;                   // [heads * (nope + value), latent], or in its place
     std::vector<WeightView> k_b, v_b;  // [heads] each [latent, nope]; each [value, latent]
     FeedForwardViews dense;            // dense layer, or shared experts
-    WeightView router;
+    ProjectionView router;
     std::vector<WeightView> gate_experts, up_experts, down_experts;
 };
 
@@ -181,11 +176,13 @@ class LayerReader {
         const auto part = [&](std::string_view side) {
             return fmt::format("ffn_{}{}", side, suffix);
         };
-        const FeedForwardViews views = {.gate = matrix(part("gate"), intermediate, c_.hidden),
-                                        .up = matrix(part("up"), intermediate, c_.hidden),
-                                        .down = matrix(part("down"), c_.hidden, intermediate),
-                                        .intermediate = intermediate};
-        reader_.expect_one_kind({views.gate, views.up}, name(part("gate")) + ".weight");
+        const FeedForwardViews views = {
+            .gate = {.weight = matrix(part("gate"), intermediate, c_.hidden)},
+            .up = {.weight = matrix(part("up"), intermediate, c_.hidden)},
+            .down = {.weight = matrix(part("down"), c_.hidden, intermediate)},
+            .intermediate = intermediate};
+        reader_.expect_one_kind({views.gate.weight, views.up.weight},
+                                name(part("gate")) + ".weight");
         return views;
     }
     void read_attention(LayerViews& views) {
@@ -211,7 +208,7 @@ class LayerReader {
     }
     void read_experts(LayerViews& views) {
         const MoeShape& moe = c_.moe;
-        views.router = matrix("ffn_gate_inp", moe.experts, c_.hidden);
+        views.router.weight = matrix("ffn_gate_inp", moe.experts, c_.hidden);
         if (moe.scoring == MoeScoring::sigmoid) {
             views.router_bias = reader_.vector(name("exp_probs_b.bias"), moe.experts);
         }
@@ -233,26 +230,17 @@ class LayerReader {
 struct OuterViews {
     WeightView embedding;
     std::vector<float> output_norm;
-    WeightView head;
+    ProjectionView head;
 };
 
 OuterViews read_outer(WeightReader& reader, const ModelConfig& c) {
     OuterViews views = {.embedding = reader.matrix("token_embd.weight", c.vocabulary, c.hidden),
                         .output_norm = reader.vector("output_norm.weight", c.hidden)};
     // Without its own matrix the head shares the embedding's.
-    views.head = reader.has("output.weight")
-                     ? reader.matrix("output.weight", c.vocabulary, c.hidden)
-                     : views.embedding;
+    views.head.weight = reader.has("output.weight")
+                            ? reader.matrix("output.weight", c.vocabulary, c.hidden)
+                            : views.embedding;
     return views;
-}
-
-Projection stack(std::initializer_list<WeightView> parts, std::vector<float> bias, Stream& stream) {
-    return {.weights = LinearWeights(std::span(parts.begin(), parts.size()), stream),
-            .bias = std::move(bias)};
-}
-
-Projection stack(ProjectionView& view, Stream& stream) {
-    return stack({view.weight}, std::move(view.bias), stream);
 }
 
 /// W_UK and W_UV as the absorbed form multiplies with them, in float32.
@@ -290,23 +278,23 @@ Layer make_layer(LayerViews views, const ModelConfig& c, Stream& stream) {
     Layer layer = {.attn_norm = std::move(views.attn_norm),
                    .ffn_norm = std::move(views.ffn_norm),
                    .q_a_norm = std::move(views.q_a_norm),
-                   .q = stack(views.q, stream),
-                   .kv_a = stack(views.kv_a, stream),
+                   .q = stack({&views.q}, stream),
+                   .kv_a = stack({&views.kv_a}, stream),
                    .kv_a_norm = std::move(views.kv_a_norm),
-                   .attn_output = stack(views.attn_output, stream),
+                   .attn_output = stack({&views.attn_output}, stream),
                    .router_bias = std::move(views.router_bias),
                    .gate_experts = std::move(views.gate_experts),
                    .up_experts = std::move(views.up_experts),
                    .down_experts = std::move(views.down_experts)};
     absorb(views, c, layer);
-    if (c.mla.q_lora > 0) layer.q_a = std::make_unique<Projection>(stack(views.q_a, stream));
-    if (views.router.data != nullptr) {
-        layer.router = std::make_unique<Projection>(stack({views.router}, {}, stream));
+    if (c.mla.q_lora > 0) layer.q_a = std::make_unique<Projection>(stack({&views.q_a}, stream));
+    if (views.router.weight.data != nullptr) {
+        layer.router = std::make_unique<Projection>(stack({&views.router}, stream));
     }
     if (const FeedForwardViews& dense = views.dense; dense.intermediate > 0) {
         layer.dense = std::make_unique<FeedForward>(
-            FeedForward{.gate_up = stack({dense.gate, dense.up}, {}, stream),
-                        .down = stack({dense.down}, {}, stream),
+            FeedForward{.gate_up = stack({&dense.gate, &dense.up}, stream),
+                        .down = stack({&dense.down}, stream),
                         .intermediate = dense.intermediate});
     }
     return layer;
@@ -337,7 +325,7 @@ DeepseekMlaMoe::DeepseekMlaMoe(const ModelFile& file, const ModelConfig& model_c
     for (int32_t i = 0; i < config.layers; ++i) {
         layers_.push_back(make_layer(LayerReader(reader, config, i).read(), config, stream));
     }
-    output_ = std::make_unique<Projection>(stack({outer.head}, {}, stream));
+    output_ = std::make_unique<Projection>(stack({&outer.head}, stream));
     shared_ = {.embedding = outer.embedding, .head = &output_->weights};
     reader.skip_layers(config.layers, config.mtp_layers);
     reader.expect_all_taken(config.architecture);
