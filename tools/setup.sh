@@ -5,8 +5,9 @@ kd_root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 
 # Debian 12 packages: what the program needs, and what the tests need on top.
 KD_BUILD_PACKAGES=(g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev
-    libcli11-dev libhwy-dev libpcre2-dev libutf8proc-dev libedit-dev python3 python3-pip ca-certificates)
-KD_TEST_PACKAGES=(libgtest-dev)
+    libcli11-dev libhwy-dev libpcre2-dev libutf8proc-dev libedit-dev python3 python3-pip
+    ca-certificates)
+KD_TEST_PACKAGES=(libgtest-dev zlib1g-dev)
 # The oldest nvcc that compiles sm_120a as this project uses it.
 KD_NVCC_MAJOR=13
 

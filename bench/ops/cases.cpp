@@ -132,11 +132,7 @@ void rope_append_rows(Report& report, Stream& stream) {
 void kv_move_rows(Report& report, Stream& stream) {
     for (const KvMoveCase& test : kv_move_cases()) {
         if (!report.wants("kv_move", test.name)) continue;
-        KvView kv = {.type = test.type,
-                     .layers = test.layers,
-                     .slots = test.slots,
-                     .kv_heads = test.kv_heads,
-                     .head_dim = test.head_dim};
+        KvView kv = kv_move_view(test);
         std::vector<std::byte> cache(static_cast<size_t>(kv.bytes()));
         kv.data = cache.data();
         std::vector<int32_t> from(static_cast<size_t>(test.moves));

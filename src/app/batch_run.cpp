@@ -27,14 +27,28 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Of a file, or of all files of a folder; 0 for what cannot be read.
+uintmax_t bytes_on_disk(const std::filesystem::path& path) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(path, error)) {
+        const uintmax_t bytes = std::filesystem::file_size(path, error);
+        return error ? 0 : bytes;
+    }
+    uintmax_t sum = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+        const uintmax_t bytes = entry.is_regular_file(error) ? entry.file_size(error) : 0;
+        sum += error ? 0 : bytes;
+    }
+    return sum;
+}
+
 /// Everything that decides what the answers are. How they are drafted and batched does not.
 Json settings_json(const BatchRunOptions& options) {
     const AnswerOptions& answer = options.answer;
-    const std::filesystem::path model = resolve_model(answer.config.model);
-    std::error_code error;
-    const auto bytes = std::filesystem::file_size(model, error);
+    std::filesystem::path model = resolve_model(answer.config.model);
+    if (!model.has_filename()) model = model.parent_path();  // "folder/"
     Json settings = {{"model", model.filename().string()},
-                     {"model_bytes", error ? 0 : bytes},
+                     {"model_bytes", bytes_on_disk(model)},
                      {"kernels", answer.config.reference_kernels ? "ref" : "fast"},
                      {"context_length", answer.config.context_length}};
     settings.update(answer_settings(answer));

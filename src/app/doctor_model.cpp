@@ -69,10 +69,9 @@ std::optional<ModelProbe> check_model(const DoctorOptions& options, const Machin
     std::optional<ModelProbe> usable;
     try {
         const std::string path = resolve_model(config.model);
-        const GgufFile file(path, ForeignTensors::list);
-        findings.ok("file",
-                    fmt::format("{}, GGUF v{}, {}", where(config.model, path), file.version(),
-                                bytes_text(static_cast<int64_t>(file.bytes()))));
+        const ModelFile file(path, ForeignTensors::list);
+        findings.ok("file", fmt::format("{}, {}, {}", where(config.model, path), file.format(),
+                                        bytes_text(static_cast<int64_t>(file.bytes()))));
         const ModelProbe model = probe_model(file);
         constexpr size_t kShown = 3;
         for (size_t i = 0; i < std::min(model.faults.size(), kShown); ++i) {

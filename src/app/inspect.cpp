@@ -228,9 +228,9 @@ std::string text_of(const Json& report, std::string_view chat_template,
 }
 
 /// The source as it is, so that it can be kept; made harmless where a person reads it.
-void print_template(const GgufFile& file) {
-    const std::string_view source = template_source(file);
-    if (source.empty()) KD_THROW(not_found, "{}: has no chat template", file.file().path());
+void print_template(const ModelFile& file) {
+    const std::string source = template_source(file);
+    if (source.empty()) KD_THROW(not_found, "{}: has no chat template", file.path());
     if (isatty(STDOUT_FILENO) != 0) {
         write_out(visible(source, /*multi_line=*/true) + "\n");
     } else {
@@ -242,7 +242,7 @@ void print_template(const GgufFile& file) {
 
 int inspect(const InspectOptions& options) {
     if (!options.json.empty() && options.json != "-") expect_writable(options.json);
-    const GgufFile file(resolve_model(options.model), ForeignTensors::list);
+    const ModelFile file(resolve_model(options.model), ForeignTensors::list);
     const std::vector<TensorRow> rows = tensor_rows(file);
     Json report = inspect_report(file, rows);
     if (options.json == "-") {

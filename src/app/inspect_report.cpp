@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <utility>
 
 #include "base/error.h"
 #include "engine/probe.h"
 #include "formats/chat_template.h"
-#include "formats/tokenizer.h"
+#include "formats/gguf.h"
+#include "formats/hf_folder.h"
+#include "formats/model_tokenizer.h"
 
 namespace kd {
 
@@ -108,25 +109,25 @@ Json json_of(const GgufValue& value) {
         value);
 }
 
-Json shape_of(const GgufFile& file, const ModelProbe& probe) {
-    if (probe.has_shape) {
-        const ModelConfig& c = probe.config;
-        return {{"layers", c.layers},
-                {"hidden", c.hidden},
-                {"intermediate", c.intermediate},
-                {"heads", c.heads},
-                {"kv_heads", c.kv_heads},
-                {"head_dim", c.head_dim},
-                {"vocabulary", c.vocabulary},
-                {"context_length", c.context_length},
-                {"rope_dim", c.rope_dim},
-                {"rope_base", c.rope_base},
-                {"rope_scaling", file.string_or("llama.rope.scaling.type", "none")},
-                {"norm_epsilon", c.norm_epsilon},
-                {"head", file.find_tensor("output.weight") != nullptr ? "own" : "shared"}};
-    }
-    // Whatever the architecture: the keys that most of them have, as they stand there.
-    const GgufValue* value = file.find("general.architecture");
+Json shape_of(const ModelConfig& c, bool own_head) {
+    return {{"layers", c.layers},
+            {"hidden", c.hidden},
+            {"intermediate", c.intermediate},
+            {"heads", c.heads},
+            {"kv_heads", c.kv_heads},
+            {"head_dim", c.head_dim},
+            {"vocabulary", c.vocabulary},
+            {"context_length", c.context_length},
+            {"rope_dim", c.rope_dim},
+            {"rope_base", c.rope_base},
+            {"rope_scaling", name_of(c.rope_scaling.type)},
+            {"norm_epsilon", c.norm_epsilon},
+            {"head", own_head ? "own" : "shared"}};
+}
+
+/// Whatever the architecture: the keys that most of them have, as they stand there.
+Json stated_shape(const GgufFile& gguf) {
+    const GgufValue* value = gguf.find("general.architecture");
     const auto* name = value == nullptr ? nullptr : std::get_if<std::string_view>(value);
     Json shape = Json::object();
     for (const auto& [label, key] : std::initializer_list<std::pair<const char*, const char*>>{
@@ -144,10 +145,37 @@ Json shape_of(const GgufFile& file, const ModelProbe& probe) {
              {"experts", "expert_count"},
              {"experts_used", "expert_used_count"}}) {
         if (name == nullptr) break;
-        const GgufValue* found = file.find(fmt::format("{}.{}", *name, key));
+        const GgufValue* found = gguf.find(fmt::format("{}.{}", *name, key));
         if (found != nullptr) shape[label] = json_of(*found);
     }
     return shape;
+}
+
+/// The same of a folder.
+Json stated_shape(const HfFolder& folder) {
+    const Json& config = folder.config().json();
+    Json shape = Json::object();
+    for (const auto& [label, key] : std::initializer_list<std::pair<const char*, const char*>>{
+             {"layers", "num_hidden_layers"},
+             {"hidden", "hidden_size"},
+             {"intermediate", "intermediate_size"},
+             {"heads", "num_attention_heads"},
+             {"kv_heads", "num_key_value_heads"},
+             {"head_dim", "head_dim"},
+             {"vocabulary", "vocab_size"},
+             {"context_length", "max_position_embeddings"},
+             {"rope_base", "rope_theta"},
+             {"experts", "n_routed_experts"},
+             {"experts_used", "num_experts_per_tok"}}) {
+        const auto found = config.find(key);
+        if (found != config.end() && found->is_primitive()) shape[label] = *found;
+    }
+    return shape;
+}
+
+Json shape_of(const ModelFile& file, const ModelProbe& probe) {
+    if (probe.has_shape) return shape_of(probe.config, probe.has_own_head);
+    return file.gguf() != nullptr ? stated_shape(*file.gguf()) : stated_shape(*file.folder());
 }
 
 int64_t elements_of(const TensorRow& row) {
@@ -191,14 +219,19 @@ Json token_json(const Tokenizer& tokenizer, int32_t id) {
     return {{"id", id}, {"text", tokenizer.bytes_of_token(id)}};
 }
 
-Json tokenizer_of(const GgufFile& file) {
+/// A metadata value of a GGUF file; null if it is not there, or for a folder.
+Json metadata_or_null(const ModelFile& file, const std::string& key) {
+    const GgufValue* value = file.gguf() == nullptr ? nullptr : file.gguf()->find(key);
+    return value == nullptr ? Json() : json_of(*value);
+}
+
+Json tokenizer_of(const ModelFile& file) {
     Json out = Json::object();
     for (const char* key : {"model", "pre"}) {
-        const GgufValue* value = file.find(fmt::format("tokenizer.ggml.{}", key));
-        out[key] = value == nullptr ? Json() : json_of(*value);
+        out[key] = metadata_or_null(file, fmt::format("tokenizer.ggml.{}", key));
     }
     try {
-        const Tokenizer tokenizer(file);
+        const Tokenizer tokenizer = read_tokenizer(file);
         Json control = Json::array();
         for (int32_t id = 0; id < tokenizer.vocabulary(); ++id) {
             if (tokenizer.is_control(id)) control.push_back(token_json(tokenizer, id));
@@ -216,8 +249,8 @@ Json tokenizer_of(const GgufFile& file) {
     return out;
 }
 
-Json template_of(const GgufFile& file) {
-    const std::string_view source = template_source(file);
+Json template_of(const ModelFile& file) {
+    const std::string source = template_source(file);
     if (source.empty()) return nullptr;
     Json out = {{"bytes", source.size()}, {"error", nullptr}};
     try {
@@ -232,9 +265,33 @@ Json template_of(const GgufFile& file) {
     return out;
 }
 
+/// All metadata of a GGUF file, or the config.json of a folder.
+Json metadata_of(const ModelFile& file) {
+    if (file.folder() != nullptr) return file.folder()->config().json();
+    // Past the search for an equal key: the file's keys are distinct, and may be a million.
+    Json::object_t metadata;
+    for (const auto& [key, value] : file.gguf()->metadata()) {
+        metadata.Container::emplace_back(std::string(key), json_of(value));
+    }
+    return metadata;
+}
+
+Json architecture_of(const ModelFile& file) {
+    if (file.gguf() != nullptr) return metadata_or_null(file, "general.architecture");
+    const Json& config = file.folder()->config().json();
+    const auto classes = config.find("architectures");
+    if (classes == config.end() || !classes->is_array() || classes->empty()) return nullptr;
+    return classes->front().is_string() ? classes->front() : Json();
+}
+
+Json name_of(const ModelFile& file) {
+    if (file.gguf() != nullptr) return metadata_or_null(file, "general.name");
+    return file.folder()->name();
+}
+
 }  // namespace
 
-std::vector<TensorRow> tensor_rows(const GgufFile& file) {
+std::vector<TensorRow> tensor_rows(const ModelFile& file) {
     std::vector<TensorRow> rows;
     for (const FileTensor& t : file.tensors()) {
         rows.push_back({.name = t.name,
@@ -258,10 +315,17 @@ std::vector<TensorRow> tensor_rows(const GgufFile& file) {
     return rows;
 }
 
-std::string_view template_source(const GgufFile& file) {
-    const GgufValue* value = file.find("tokenizer.chat_template");
-    const auto* text = value == nullptr ? nullptr : std::get_if<std::string_view>(value);
-    return text == nullptr ? std::string_view() : *text;
+std::string template_source(const ModelFile& file) {
+    if (file.gguf() != nullptr) {
+        const GgufValue* value = file.gguf()->find("tokenizer.chat_template");
+        const auto* text = value == nullptr ? nullptr : std::get_if<std::string_view>(value);
+        return text == nullptr ? std::string() : std::string(*text);
+    }
+    try {
+        return read_tokenizer(file).chat_template();
+    } catch (const Error&) {
+        return {};  // the tokenizer's section says why
+    }
 }
 
 nlohmann::ordered_json tensors_json(const std::vector<TensorRow>& rows) {
@@ -276,22 +340,13 @@ nlohmann::ordered_json tensors_json(const std::vector<TensorRow>& rows) {
     return out;
 }
 
-nlohmann::ordered_json inspect_report(const GgufFile& file, const std::vector<TensorRow>& rows) {
+nlohmann::ordered_json inspect_report(const ModelFile& file, const std::vector<TensorRow>& rows) {
     const ModelProbe probe = probe_model(file);
-    const std::string& path = file.file().path();
+    const std::string& path = file.path();
     Json faults = Json::array();
     for (const std::string& fault : probe.faults) {
         faults.push_back(fault.starts_with(path + ": ") ? fault.substr(path.size() + 2) : fault);
     }
-    // Past the search for an equal key: the file's keys are distinct, and may be a million.
-    Json::object_t metadata;
-    for (const auto& [key, value] : file.metadata()) {
-        metadata.Container::emplace_back(std::string(key), json_of(value));
-    }
-    const auto text_or_null = [&](const char* key) {
-        const GgufValue* value = file.find(key);
-        return value == nullptr ? Json() : json_of(*value);
-    };
     const Json weights = weights_of(rows);
     int64_t parameters = 0;
     for (const Json& each : weights) {
@@ -301,9 +356,9 @@ nlohmann::ordered_json inspect_report(const GgufFile& file, const std::vector<Te
     return {{"schema", 1},
             {"path", path},
             {"bytes", file.bytes()},
-            {"format", fmt::format("GGUF v{}", file.version())},
-            {"architecture", text_or_null("general.architecture")},
-            {"name", text_or_null("general.name")},
+            {"format", file.format()},
+            {"architecture", architecture_of(file)},
+            {"name", name_of(file)},
             {"supported", faults.empty()},
             {"faults", faults},
             {"shape", shape_of(file, probe)},
@@ -314,7 +369,7 @@ nlohmann::ordered_json inspect_report(const GgufFile& file, const std::vector<Te
             {"kv_bytes_per_token", probe.kv_bytes},
             {"tokenizer", tokenizer_of(file)},
             {"chat_template", template_of(file)},
-            {"metadata", metadata}};
+            {"metadata", metadata_of(file)}};
 }
 
 }  // namespace kd

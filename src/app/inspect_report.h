@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/gguf.h"
+#include "formats/model_file.h"
 
 namespace kd {
 
@@ -23,14 +23,14 @@ struct TensorRow {
 };
 
 /// In the order of their data. Valid as long as the file.
-std::vector<TensorRow> tensor_rows(const GgufFile& file);
+std::vector<TensorRow> tensor_rows(const ModelFile& file);
 nlohmann::ordered_json tensors_json(const std::vector<TensorRow>& rows);
 
-/// The source of the chat template; empty if the file has none.
-std::string_view template_source(const GgufFile& file);
+/// The source of the chat template; empty if the model has none.
+std::string template_source(const ModelFile& file);
 
 /// Everything but the list of tensors and the template's source: docs/inspect.md describes it.
 /// Strings are as they stand in the file, which may be no UTF-8.
-nlohmann::ordered_json inspect_report(const GgufFile& file, const std::vector<TensorRow>& rows);
+nlohmann::ordered_json inspect_report(const ModelFile& file, const std::vector<TensorRow>& rows);
 
 }  // namespace kd

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "formats/chat_template.h"
-#include "formats/tokenizer.h"
+#include "formats/model_tokenizer.h"
 #include "formats/utf8.h"
 
 namespace kd {
@@ -107,7 +107,8 @@ Lines answer_lines(LineInput& input, LineOutput& output, Answer answer) {
 int tokenize(const TokenizeOptions& options) {
     expect_distinct(options.input, options.json);
     LineInput input(options.input);
-    const Tokenizer tokenizer(GgufFile(resolve_model(options.model), ForeignTensors::list));
+    const Tokenizer tokenizer =
+        read_tokenizer(ModelFile(resolve_model(options.model), ForeignTensors::list));
     const std::optional<ChatTemplate> chat_template = load_template(options, tokenizer);
     LineOutput output(options.json);
     watch_interrupts();

@@ -17,6 +17,13 @@ inline constexpr int32_t kMaxDraftDepths = 64;
 /// Most states a lattice may have at one depth.
 inline constexpr int32_t kMaxDraftStates = 64;
 
+/// Which elements of a head form a rotated pair: (2i, 2i + 1), as llama-architecture GGUF files
+/// store Q and K; or (i, i + rotated / 2), as Hugging Face files do.
+enum class RopePairing : uint8_t { adjacent, half };
+
+/// How a router's logits become the scores of experts.
+enum class MoeScoring : uint8_t { sigmoid, softmax };
+
 /// A row-major matrix: `rows` rows of `columns` values, `stride` values apart.
 template <class T>
 struct MatrixView {

@@ -48,7 +48,7 @@ LogitBias parse_logit_bias(const std::string& text) {
 
 void add_model_options(CLI::App& command, Config& config) {
     const OptionGroup group(command, "Model");
-    command.add_option("--model", config.model, "smollm2, or a .gguf file")
+    command.add_option("--model", config.model, "smollm2, a .gguf file, or a Hugging Face folder")
         ->type_name("FILE")
         ->capture_default_str();
     command

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "core/softmax.h"
 
 namespace kd {
 
@@ -77,6 +78,7 @@ void accept_tree(const TreeView& tree, MatrixView<const float> logits, const Sam
         KD_CHECK(accepted < out.capacity, "a path longer than {}", out.capacity);
         KD_CHECK(greedy || depth < draws.size(), "{} draws for depth {}", draws.size(), depth);
         const std::span<const float> raw = logits.row_span(node);
+        expect_numbers(raw);
         const int32_t token =
             sample_token(walk.row(raw), params, greedy ? 0.0 : draws[depth], scratch);
         if (rules.logprobs.top >= 0) {

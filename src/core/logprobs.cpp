@@ -52,6 +52,7 @@ void top_logprobs(std::span<const float> logprobs, std::span<TokenLogprob> top) 
 
 void write_logprobs(std::span<const float> logits, int32_t token, const LogprobsView& out,
                     int64_t position, std::vector<float>& scratch) {
+    expect_numbers(logits);
     scratch.resize(logits.size());
     log_softmax(logits, scratch);
     out.logprob[position] = scratch[static_cast<size_t>(token)];

@@ -33,7 +33,8 @@ struct LogprobsView {
     }
 };
 
-/// Fills `position` of `out` for `token` after a row of logits. scratch: a row, resized.
+/// Fills `position` of `out` for `token` after a row of logits. scratch: a row, resized. Throws as
+/// log_softmax and expect_numbers (softmax.h) do.
 void write_logprobs(std::span<const float> logits, int32_t token, const LogprobsView& out,
                     int64_t position, std::vector<float>& scratch);
 

@@ -36,6 +36,17 @@ float largest_logit(std::span<const float> logits) {
     return largest;
 }
 
+int64_t count_nan(std::span<const float> logits) {
+    uint32_t count = 0;  // of integers, as wide as the logits: the loop vectorises
+    for (const float logit : logits) count += std::isnan(logit) ? 1u : 0u;
+    return count;
+}
+
+void expect_numbers(std::span<const float> logits) {
+    const int64_t count = count_nan(logits);
+    if (count > 0) KD_THROW(corrupt, "the model gave NaN: {} of {} logits", count, logits.size());
+}
+
 double block_mass(std::span<const float> weight, int64_t block) {
     const auto first = static_cast<size_t>(block * kVocabularyBlock);
     const size_t last = std::min(first + kVocabularyBlock, weight.size());

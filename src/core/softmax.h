@@ -48,6 +48,13 @@ inline float exp_of_negative(float x) {
 /// The largest logit, NaN left out. Throws kd::Error when no logit is finite.
 float largest_logit(std::span<const float> logits);
 
+/// How many of them are NaN.
+int64_t count_nan(std::span<const float> logits);
+
+/// Throws kd::Error for a row of the model with a NaN: what it computed there is worth nothing, the
+/// values beside it included.
+void expect_numbers(std::span<const float> logits);
+
 /// The sum of a block's weights in token order.
 double block_mass(std::span<const float> weight, int64_t block);
 

@@ -107,13 +107,16 @@ CostTable proportional_cost(int32_t max_rows) {
     return table;
 }
 
-std::string cost_cache_path(const std::string& cache_folder, const std::string& model_path,
-                            int threads, int32_t max_rows, int32_t max_context) {
-    struct stat file {};
-    stat(model_path.c_str(), &file);
-    const std::string key =
-        fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", model_path, file.st_size, file.st_mtime, threads,
-                    max_rows, std::min(max_context, kFarContext), KDTREE_COMMIT, processor_name());
+std::string cost_cache_path(const std::string& cache_folder, const ModelFile& model, int threads,
+                            int32_t max_rows, int32_t max_context) {
+    std::string key;
+    for (const MappedFile* file : model.files()) {
+        struct stat status {};
+        stat(file->path().c_str(), &status);
+        key += fmt::format("{}|{}|{}|", file->path(), status.st_size, status.st_mtime);
+    }
+    key += fmt::format("{}|{}|{}|{}|{}", threads, max_rows, std::min(max_context, kFarContext),
+                       KDTREE_COMMIT, processor_name());
     return fmt::format("{}/cost-{:016x}.json", cache_folder, std::hash<std::string>{}(key));
 }
 

@@ -8,6 +8,7 @@
 #include "backends/cpu/processor.h"
 #include "core/budget.h"
 #include "engine/round.h"
+#include "formats/model_file.h"
 
 namespace kd {
 
@@ -25,9 +26,10 @@ CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_ro
 /// Every row costs the same: what the reference kernels do, whose forwards are too slow to time.
 CostTable proportional_cost(int32_t max_rows);
 
-/// Where the table for these is kept. `max_context` as in measure_cost.
-std::string cost_cache_path(const std::string& cache_folder, const std::string& model_path,
-                            int threads, int32_t max_rows, int32_t max_context = kFarContext);
+/// Where the table for these is kept; the model counts by path, size and time of its files.
+/// `max_context` as in measure_cost.
+std::string cost_cache_path(const std::string& cache_folder, const ModelFile& model, int threads,
+                            int32_t max_rows, int32_t max_context = kFarContext);
 
 /// An empty table if there is none or it cannot be read.
 CostTable load_cost(const std::string& path);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/cost_measure.h"
+#include "formats/model_tokenizer.h"
 #include "formats/oracle_profile.h"
 #include "models/dflash_drafter.h"
 #include "models/ngram_drafter.h"
@@ -94,7 +95,8 @@ std::string resolve_model(const std::string& model) {
         return path;
     }
     if (!model.ends_with(".gguf") && !exists(model)) {
-        KD_THROW(not_found, "model \"{}\" is neither a known name (smollm2) nor a file", model);
+        KD_THROW(not_found, "model \"{}\" is neither a known name (smollm2) nor a file or folder",
+                 model);
     }
     return model;
 }
@@ -114,9 +116,9 @@ void Engine::load() {
     validate(config_);
     config_.model = resolve_model(config_.model);
     if (config_.threads == 0) config_.threads = default_threads();
-    file_ = std::make_unique<GgufFile>(config_.model);
+    file_ = std::make_unique<ModelFile>(config_.model);
     const ModelConfig shape = read_model_config(*file_);
-    tokenizer_ = std::make_unique<Tokenizer>(*file_);
+    tokenizer_ = std::make_unique<Tokenizer>(read_tokenizer(*file_, shape.vocabulary));
     if (config_.context_length == 0) config_.context_length = shape.context_length;
     if (config_.context_length > shape.context_length) {
         KD_THROW(invalid_argument, "context length {} is beyond the model's {}",
@@ -166,11 +168,8 @@ void Engine::load() {
     }
     if (dflash) limits.feature_columns = std::ssize(dflash->target_layers) * int64_t{shape.hidden};
 
-    kv_ = {.type = config_.reference_kernels ? DType::f32 : DType::f16,
-           .layers = shape.layers,
-           .slots = slots + limits.tree_rows(),
-           .kv_heads = shape.kv_heads,
-           .head_dim = shape.head_dim};
+    kv_ = cache_view(shape, config_.reference_kernels ? DType::f32 : DType::f16,
+                     slots + limits.tree_rows());
     kv_memory_ = std::make_unique<LazyArray<std::byte>>(kv_.bytes());
     kv_.data = kv_memory_->data();
     pool_ = std::make_unique<KvPool>(
@@ -247,7 +246,7 @@ const CostTable& Engine::cost(const std::function<void(double share)>& progress)
 CostTable Engine::cached_cost(const std::function<void(double share)>& progress) {
     const int32_t rows = batch_->limits.tree_rows();
     const int32_t max_context = std::min(config_.context_length, pool_->total());
-    const std::string path = cost_cache_path(read_environment().cache_folder, config_.model,
+    const std::string path = cost_cache_path(read_environment().cache_folder, *file_,
                                              config_.threads, rows, max_context);
     CostTable table = load_cost(path);
     if (!table.empty()) return table;

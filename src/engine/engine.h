@@ -25,7 +25,7 @@
 #include "engine/round.h"
 #include "engine/session.h"
 #include "formats/dflash_config.h"
-#include "formats/gguf.h"
+#include "formats/model_file.h"
 #include "formats/tokenizer.h"
 #include "kv/kv_pool.h"
 #include "models/drafter.h"
@@ -99,6 +99,7 @@ class Engine {
     void apply(const RoundStats& stats);
     void emit(Session& session, std::span<const int32_t> emitted, const LogprobsView& logprobs);
     void take_scores(Session& session, const BatchEntry& entry, const LogprobsView& logprobs);
+    void discard_rows(Session& session);
     void finish(Session& session, FinishReason reason);
     int32_t token_limit(const Session& session) const;
     RoundContext round_context();
@@ -106,7 +107,7 @@ class Engine {
     void refine_cost(const RoundStats& stats);
 
     Config config_;
-    std::unique_ptr<GgufFile> file_;
+    std::unique_ptr<ModelFile> file_;
     std::unique_ptr<Tokenizer> tokenizer_;
     std::unique_ptr<ThreadPool> threads_;
     Stream stream_;
@@ -132,7 +133,7 @@ class Engine {
     std::vector<Session*> oldest_first_;  // scratch of plan()
 };
 
-/// The file of a model name or path. Throws kd::Error naming it if there is none.
+/// The file or folder of a model name or path. Throws kd::Error naming it if there is none.
 std::string resolve_model(const std::string& model);
 
 }  // namespace kd

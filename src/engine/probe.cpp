@@ -4,16 +4,17 @@
 
 #include "backends/cpu/threads.h"
 #include "base/error.h"
-#include "formats/tokenizer.h"
+#include "formats/model_tokenizer.h"
 #include "kernels/kv_view.h"
 #include "kernels/simd/memory_read.h"
 #include "models/model.h"
+#include "models/tensor_names.h"
 
 namespace kd {
 
 namespace {
 
-void add_foreign_types(const GgufFile& file, std::vector<std::string>& faults) {
+void add_foreign_types(const ModelFile& file, std::vector<std::string>& faults) {
     struct Found {
         int64_t count = 0;
         std::string_view first;
@@ -25,25 +26,25 @@ void add_foreign_types(const GgufFile& file, std::vector<std::string>& faults) {
     }
     for (const auto& [type, found] : by_type) {
         faults.push_back(fmt::format("{}: tensor type {} is not supported: {} tensor{}, '{}' first",
-                                     file.file().path(), type, found.count,
-                                     found.count == 1 ? "" : "s", printable(found.first)));
+                                     file.path(), type, found.count, found.count == 1 ? "" : "s",
+                                     printable(found.first)));
     }
 }
 
 /// All tensors but the embedding, of which a token reads one row; where it is the head as well, all
 /// of it.
-int64_t decode_bytes(const GgufFile& file) {
-    const bool has_head = file.find_tensor("output.weight") != nullptr;
+int64_t decode_bytes(const ModelFile& file, bool has_head) {
+    const std::string embedding = tensor_name(file, "token_embd.weight");
     int64_t bytes = 0;
     for (const FileTensor& tensor : file.tensors()) {
-        if (tensor.name != "token_embd.weight" || !has_head) bytes += tensor.bytes;
+        if (tensor.name != embedding || !has_head) bytes += tensor.bytes;
     }
     return bytes;
 }
 
 }  // namespace
 
-ModelProbe probe_model(const GgufFile& file) {
+ModelProbe probe_model(const ModelFile& file) {
     ModelProbe probe;
     probe.config = probe_model_config(file, probe.faults);
     const ModelConfig& c = probe.config;
@@ -51,16 +52,12 @@ ModelProbe probe_model(const GgufFile& file) {
     add_foreign_types(file, probe.faults);
     if (probe.has_shape) {
         check_tensors(file, c, probe.faults);
-        probe.decode_bytes = decode_bytes(file);
-        probe.kv_bytes = KvView{.type = DType::f16,
-                                .layers = c.layers,
-                                .slots = 1,
-                                .kv_heads = c.kv_heads,
-                                .head_dim = c.head_dim}
-                             .bytes();
+        probe.has_own_head = file.find_tensor(tensor_name(file, "output.weight")) != nullptr;
+        probe.decode_bytes = decode_bytes(file, probe.has_own_head);
+        probe.kv_bytes = cache_view(c, DType::f16, 1).bytes();
     }
     try {
-        const Tokenizer tokenizer(file);
+        read_tokenizer(file, probe.has_shape ? std::optional(c.vocabulary) : std::nullopt);
     } catch (const Error& error) {
         probe.faults.emplace_back(error.what());
     }

@@ -6,14 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "formats/gguf.h"
 #include "formats/model_config.h"
+#include "formats/model_file.h"
 
 namespace kd {
 
 struct ModelProbe {
     ModelConfig config;  // as far as it could be read
     bool has_shape = false;
+    bool has_own_head = false;        // the head is a matrix of its own, not the embedding
     std::vector<std::string> faults;  // why the engine refuses the file, one line each; none: it
                                       // loads, if its weights are finite
     int64_t decode_bytes = 0;  // of weights that one token of plain decoding reads, by the file's
@@ -23,7 +24,7 @@ struct ModelProbe {
 
 /// Runs every check of loading but the one that reads all weights. `file` may list foreign tensors;
 /// each of their types is one fault.
-ModelProbe probe_model(const GgufFile& file);
+ModelProbe probe_model(const ModelFile& file);
 
 /// The instruction set that the CPU kernels' dispatch takes, by Highway's name ("AVX3_DL").
 std::string kernel_target();

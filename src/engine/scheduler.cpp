@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "core/softmax.h"
 #include "engine/engine.h"
 
 namespace kd {
@@ -173,6 +174,28 @@ void Engine::take_scores(Session& session, const BatchEntry& entry, const Logpro
     session.scored += entry.scored_rows;
 }
 
+namespace {
+
+/// Whether one of an entry's rows of logits has a NaN.
+bool has_nan(const Batch& batch, size_t entry) {
+    const auto end = entry + 1 < batch.first_logit.size()
+                         ? static_cast<size_t>(batch.first_logit[entry + 1])
+                         : batch.logit_rows.size();
+    const auto first = static_cast<size_t>(batch.first_logit[entry]);
+    const auto vocabulary = static_cast<size_t>(batch.limits.vocabulary);
+    return count_nan({batch.logits.data() + first * vocabulary, (end - first) * vocabulary}) > 0;
+}
+
+}  // namespace
+
+/// Keeps rows that gave NaN from whoever comes with the same tokens: what a cache hit would hand on
+/// is computed anew.
+void Engine::discard_rows(Session& session) {
+    session.table.clear();
+    session.committed = 0;
+    pool_->forget(session.tokens);
+}
+
 void Engine::apply(const RoundStats& stats) {
     for (size_t i = 0; i < planned_.size(); ++i) {
         Session& session = *planned_[i];
@@ -203,6 +226,7 @@ void Engine::apply(const RoundStats& stats) {
         if (session.finish != FinishReason::none) {
             session.error.clear();
         } else if (failed) {
+            if (has_nan(*batch_, i)) discard_rows(session);
             finish(session, FinishReason::error);
         }
     }

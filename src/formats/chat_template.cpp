@@ -22,8 +22,9 @@ ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
-std::string ChatTemplate::render(const nlohmann::ordered_json& variables) const {
-    jinja::Context context(impl_->name);
+std::string ChatTemplate::render(const nlohmann::ordered_json& variables,
+                                 std::chrono::system_clock::time_point now) const {
+    jinja::Context context(impl_->name, now);
     const jinja::Value values = jinja::value_of(context, variables);
     if (values.dict() == nullptr) {
         KD_THROW(invalid_argument, "{}: the variables must be an object, not {}", impl_->name,

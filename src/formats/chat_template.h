@@ -1,6 +1,7 @@
 // Chat templates: a small Jinja interpreter over JSON values.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,8 +9,9 @@
 
 namespace kd {
 
-/// A parsed template. Rendered as transformers configures jinja2: trim_blocks and lstrip_blocks on,
-/// undefined variables print as nothing, `raise_exception` throws kd::Error with its message.
+/// A parsed template. Rendered as transformers configures jinja2 (docs/chat-templates.md):
+/// trim_blocks and lstrip_blocks on, undefined variables print as nothing, `raise_exception` throws
+/// kd::Error with its message.
 class ChatTemplate {
   public:
     /// Throws kd::Error naming the construct and its line if the template is malformed or uses a
@@ -19,10 +21,13 @@ class ChatTemplate {
     ChatTemplate(ChatTemplate&&) noexcept;
     ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-    /// variables: an object, usually {"messages": [{"role", "content"}...],
-    /// "add_generation_prompt", "bos_token", "eos_token"}. Output and steps are bounded: a template
-    /// that exceeds them throws.
-    std::string render(const nlohmann::ordered_json& variables) const;
+    /// variables: an object, usually {"messages": [{"role", "content"}...], "tools",
+    /// "add_generation_prompt", "bos_token", "eos_token"} and what else the template reads.
+    /// `now`: what strftime_now prints, as local time. Output, steps and depth are bounded: a
+    /// template that exceeds them throws.
+    std::string render(
+        const nlohmann::ordered_json& variables,
+        std::chrono::system_clock::time_point now = std::chrono::system_clock::now()) const;
 
   private:
     struct Impl;

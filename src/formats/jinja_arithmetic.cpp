@@ -1,6 +1,10 @@
 #include "formats/jinja_arithmetic.h"
 
 #include <cmath>
+#include <limits>
+
+#include "formats/jinja_format.h"
+#include "formats/jinja_strings.h"
 
 namespace kd::jinja {
 
@@ -13,6 +17,7 @@ Value operate_integers(Context& context, std::string_view op, int64_t a, int64_t
     if (op == "+") overflow = __builtin_add_overflow(a, b, &result);
     if (op == "-") overflow = __builtin_sub_overflow(a, b, &result);
     if (op == "*") overflow = __builtin_mul_overflow(a, b, &result);
+    if (op == "%" && b == -1) return int64_t{0};
     if (op == "//" || op == "%") {
         overflow = b == -1 && a == std::numeric_limits<int64_t>::min();
         if (!overflow) {
@@ -25,11 +30,39 @@ Value operate_integers(Context& context, std::string_view op, int64_t a, int64_t
     return result;
 }
 
+/// Squaring as often as the exponent has bits.
+int64_t power_integers(Context& context, int64_t base, int64_t exponent) {
+    int64_t result = 1;
+    bool overflow = false;
+    for (int64_t rest = exponent, square = base; rest > 0 && !overflow;) {
+        if (rest % 2 == 1) overflow = __builtin_mul_overflow(result, square, &result);
+        rest /= 2;
+        if (rest > 0 && !overflow) overflow = __builtin_mul_overflow(square, square, &square);
+    }
+    if (overflow) context.unsupported(fmt::format("{} ** {} beyond 64 bits", base, exponent));
+    return result;
+}
+
+double power(Context& context, double base, double exponent) {
+    if (base == 0 && exponent < 0) context.fail("zero to a negative power");
+    const double result = std::pow(base, exponent);
+    if (std::isnan(result) && !std::isnan(base) && !std::isnan(exponent)) {
+        context.unsupported("a complex number");
+    }
+    if (std::isinf(result) && std::isfinite(base) && std::isfinite(exponent)) {
+        context.fail(fmt::format("{} ** {} is too large for a float", base, exponent));
+    }
+    return result;
+}
+
 Value operate_numbers(Context& context, std::string_view op, const Value& left,
                       const Value& right) {
     const bool divides = op == "/" || op == "//" || op == "%";
     if (divides && right.number() == 0) context.fail("a division by zero");
-    if (left.is_integer() && right.is_integer() && op != "/") {
+    if (op == "**" && left.is_integer() && right.is_integer() && right.integer() >= 0) {
+        return power_integers(context, left.integer(), right.integer());
+    }
+    if (left.is_integer() && right.is_integer() && op != "/" && op != "**") {
         return operate_integers(context, op, left.integer(), right.integer());
     }
     const double a = left.number();
@@ -38,20 +71,24 @@ Value operate_numbers(Context& context, std::string_view op, const Value& left,
     if (op == "-") return a - b;
     if (op == "*") return a * b;
     if (op == "/") return a / b;
+    if (op == "**") return power(context, a, b);
     double remainder = std::fmod(a, b);
     if (remainder != 0 && (remainder < 0) != (b < 0)) remainder += b;
     return op == "%" ? remainder : std::floor((a - remainder) / b + 0.5);
 }
 
-Value repeat(Context& context, const std::string& text, int64_t count) {
-    std::string out;
-    if (count <= 0 || text.empty()) return out;
-    if (static_cast<uint64_t>(count) > kMaxOutputBytes / text.size()) {
-        context.spend_bytes(size_t{kMaxBytes} + 1);
+Value repeat_items(Context& context, const List& list, int64_t count) {
+    if (list.kind > Sequence::tuple) context.fail("'*' repeats strings, lists and tuples");
+    std::vector<Value> items;
+    if (count <= 0 || list.items.empty()) return make_list(context, {}, list.kind);
+    if (static_cast<uint64_t>(count) > kMaxSteps / list.items.size()) {
+        context.spend_steps(size_t{kMaxSteps} + 1);
     }
-    context.spend_bytes(text.size() * static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) out += text;
-    return out;
+    context.spend_steps(list.items.size() * static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+        items.insert(items.end(), list.items.begin(), list.items.end());
+    }
+    return make_list(context, std::move(items), list.kind);
 }
 
 }  // namespace
@@ -65,22 +102,33 @@ Value operate(Context& context, std::string_view op, const Value& left, const Va
     }
     if (left.is_number() && right.is_number()) return operate_numbers(context, op, left, right);
     if (op == "+" && left.text() != nullptr && right.text() != nullptr) {
+        if (left.is_markup() != right.is_markup()) {
+            return Value((left.is_markup() ? *left.text() : escape(context, *left.text())) +
+                         (right.is_markup() ? *right.text() : escape(context, *right.text())))
+                .as_markup();
+        }
         context.spend_bytes(left.text()->size() + right.text()->size());
-        return *left.text() + *right.text();
+        return Value(*left.text() + *right.text()).marked_as(left);
     }
     if (op == "+" && left.list() != nullptr && right.list() != nullptr &&
-        left.list()->tuple == right.list()->tuple) {
+        left.list()->kind == right.list()->kind && left.list()->kind <= Sequence::tuple) {
         std::vector<Value> items = left.list()->items;
         items.insert(items.end(), right.list()->items.begin(), right.list()->items.end());
-        return make_list(context, std::move(items), left.list()->tuple);
+        return make_list(context, std::move(items), left.list()->kind);
     }
     if (op == "*" && left.text() != nullptr && right.is_integer()) {
-        return repeat(context, *left.text(), right.integer());
+        return Value(repeated(context, *left.text(), right.integer())).marked_as(left);
     }
     if (op == "*" && left.is_integer() && right.text() != nullptr) {
-        return repeat(context, *right.text(), left.integer());
+        return Value(repeated(context, *right.text(), left.integer())).marked_as(right);
     }
-    if (op == "%" && left.text() != nullptr) context.unsupported("formatting by '%'");
+    if (op == "*" && left.list() != nullptr && right.is_integer()) {
+        return repeat_items(context, *left.list(), right.integer());
+    }
+    if (op == "*" && left.is_integer() && right.list() != nullptr) {
+        return repeat_items(context, *right.list(), left.integer());
+    }
+    if (op == "%" && left.text() != nullptr) return format_percent(context, *left.text(), right);
     context.fail(fmt::format("'{}' cannot join {} ({}) and {} ({})", op, left_source, left.kind(),
                              right_source, right.kind()));
 }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/jinja_value.h"
@@ -16,6 +17,7 @@ struct Expr {
     enum class Kind : uint8_t {
         constant,   // constant
         name,       // text
+        captured,   // what the block before it printed: what its filters start from
         list,       // children
         tuple,      // children
         dict,       // children: key, value, key, value ...
@@ -54,10 +56,26 @@ struct Branch {
     Block body;
 };
 
-/// What an assignment or a loop writes to: a name, or an attribute of a namespace.
+/// The expression as the template writes it, as far as messages need it.
+std::string describe(const Expr& expr);
+
+/// What an assignment or a loop writes to: a name, an attribute of a namespace, or the elements of
+/// a sequence to several targets.
 struct Target {
     std::string name_space;  // empty: a plain name
     std::string name;
+    std::vector<Target> parts;
+    bool unpack = false;  // to parts
+};
+
+/// What a macro, or the body of a call block, takes.
+struct Signature {
+    std::vector<std::string> parameters;
+    std::vector<ExprPtr> defaults;  // of the last parameters
+    // Whether the body reads these names, which makes them parameters, too.
+    bool caller = false;
+    bool varargs = false;
+    bool kwargs = false;
 };
 
 struct Stmt {
@@ -65,9 +83,13 @@ struct Stmt {
         text,     // text
         print,    // expr
         choose,   // branches
-        loop,     // for targets in expr if filter: branches[0], else branches[1]
-        assign,   // targets = expr
-        capture,  // targets = what branches[0] prints
+        loop,     // for target in expr if filter: branches[0], else branches[1]
+        assign,   // target = expr
+        capture,  // target = what branches[0] prints, through expr if there is one
+        filter,   // prints expr over what branches[0] prints
+        scope,    // with assignments: branches[0]
+        macro,    // text = a macro of signature and branches[0]
+        call,     // prints expr, a call, which gets signature and branches[0] as `caller`
         leave,    // break
         next,     // continue
     };
@@ -77,9 +99,10 @@ struct Stmt {
     std::string text;
     ExprPtr expr;
     ExprPtr filter;
-    std::vector<Target> targets;
-    bool unpack = false;  // several targets, or one with a comma behind it
+    Target target;
     std::vector<Branch> branches;
+    std::vector<std::pair<Target, ExprPtr>> assignments;
+    Signature signature;
 };
 
 }  // namespace kd::jinja

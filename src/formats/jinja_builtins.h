@@ -25,10 +25,20 @@ Value call_method(Context& context, const Value& self, std::string_view name,
                   const Arguments& arguments);
 Value call_function(Context& context, Function function, const Arguments& arguments);
 
-/// The function of this name, or an undefined value.
-Value find_function(std::string_view name);
+/// Throw kd::Error{unsupported} if there is no filter, no test of this name.
+void require_filter(const Context& context, std::string_view name);
+void require_test(const Context& context, std::string_view name);
+/// Whether jinja2 has no filter of this name either: it refuses it where it runs, not before.
+bool is_unknown_filter(std::string_view name);
 
-/// Whether mappings have a method of this name, which an attribute of it would be.
-bool is_mapping_method(std::string_view name);
+/// The function of this name, or an undefined value.
+Value find_function(const Context& context, std::string_view name);
+
+/// Whether Python has a method of this name for values of this kind. Methods that change their
+/// value do not exist, as in jinja2's immutable sandbox.
+bool is_method(const Value& value, std::string_view name);
+
+/// Fails if a namespace may not hold `value` under this name.
+void require_storable(const Context& context, std::string_view name, const Value& value);
 
 }  // namespace kd::jinja

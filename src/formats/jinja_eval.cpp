@@ -1,56 +1,28 @@
 #include "formats/jinja_eval.h"
 
 #include <algorithm>
-#include <optional>
 
+#include "formats/jinja_access.h"
 #include "formats/jinja_arithmetic.h"
 #include "formats/jinja_builtins.h"
 
 namespace kd::jinja {
 
+/// Names of one block; each turn of a loop and each call has its own.
+struct Scope {
+    std::vector<std::pair<std::string_view, Value>> names;  // they live in the tree
+    std::shared_ptr<Scope> parent;
+};
+
 namespace {
 
-/// A name or string of the template, as far as messages need it.
-std::string shortened(const std::string& text) {
-    constexpr size_t kMostBytes = 64;
-    return text.size() <= kMostBytes ? text : text.substr(0, kMostBytes) + "...";
-}
-
-/// The expression as the template writes it, as far as messages need it.
-std::string describe(const Expr& expr) {
-    switch (expr.kind) {
-        case Expr::Kind::name:
-            return shortened(expr.text);
-        case Expr::Kind::attribute:
-            return describe(*expr.children[0]) + "." + shortened(expr.text);
-        case Expr::Kind::index: {
-            const Expr& key = *expr.children[1];
-            if (key.kind == Expr::Kind::constant && key.constant.text() != nullptr) {
-                return fmt::format("{}['{}']", describe(*expr.children[0]),
-                                   shortened(*key.constant.text()));
-            }
-            return describe(*expr.children[0]) + "[" + describe(key) + "]";
-        }
-        case Expr::Kind::constant:
-            if (expr.constant.text() != nullptr) return "a string";
-            if (expr.constant.is_integer() && !expr.constant.is_bool()) {
-                return std::to_string(expr.constant.integer());
-            }
-            return std::string(expr.constant.kind());
-        case Expr::Kind::filter:
-            return describe(*expr.children[0]) + "|" + shortened(expr.text);
-        case Expr::Kind::call:
-            return describe(*expr.children[0]) + "()";
-        default:
-            return "an expression";
-    }
-}
+/// Deepest nesting of blocks, expressions and calls in each other while a template runs.
+constexpr int kMaxRunDepth = 400;
 
 class Evaluator {
   public:
-    Evaluator(Context& context, const Dict& variables) : context_(context), variables_(variables) {
-        scopes_.emplace_back();
-    }
+    Evaluator(Context& context, const Dict& variables)
+        : context_(context), variables_(variables), scope_(std::make_shared<Scope>()) {}
 
     std::string run(const Block& block) {
         std::string out;
@@ -61,7 +33,39 @@ class Evaluator {
 
   private:
     enum class Flow : uint8_t { on, leave, next };
-    using Scope = std::vector<std::pair<std::string_view, Value>>;  // names live in the tree
+
+    /// New names inside those of `parent`, until the end of the C++ block.
+    class Inside {
+      public:
+        Inside(Evaluator& evaluator, std::shared_ptr<Scope> parent)
+            : evaluator_(evaluator),
+              outer_(std::exchange(evaluator.scope_,
+                                   std::make_shared<Scope>(Scope{{}, std::move(parent)}))) {}
+        explicit Inside(Evaluator& evaluator) : Inside(evaluator, evaluator.scope_) {}
+        ~Inside() { evaluator_.scope_ = std::move(outer_); }
+        Inside(const Inside&) = delete;
+        Inside& operator=(const Inside&) = delete;
+
+      private:
+        Evaluator& evaluator_;
+        std::shared_ptr<Scope> outer_;
+    };
+
+    class Deeper {
+      public:
+        explicit Deeper(Evaluator& evaluator) : evaluator_(evaluator) {
+            if (++evaluator_.depth_ > kMaxRunDepth) {
+                evaluator_.context_.fail(
+                    fmt::format("blocks and calls nested deeper than {}", kMaxRunDepth));
+            }
+        }
+        ~Deeper() { --evaluator_.depth_; }
+        Deeper(const Deeper&) = delete;
+        Deeper& operator=(const Deeper&) = delete;
+
+      private:
+        Evaluator& evaluator_;
+    };
 
     // Statements.
 
@@ -74,20 +78,16 @@ class Evaluator {
     }
 
     Flow execute(const Stmt& stmt) {
+        const Deeper deeper(*this);
         context_.line = stmt.line;
         context_.spend_steps(1);
         switch (stmt.kind) {
             case Stmt::Kind::text:
                 print(stmt.text);
                 return Flow::on;
-            case Stmt::Kind::print: {
-                const Value value = evaluate(*stmt.expr);
-                if (value.text() != nullptr)
-                    print(*value.text());
-                else
-                    print(to_text(context_, value));
+            case Stmt::Kind::print:
+                print_value(evaluate(*stmt.expr));
                 return Flow::on;
-            }
             case Stmt::Kind::choose:
                 for (const Branch& branch : stmt.branches) {
                     if (!branch.condition || evaluate(*branch.condition).truth()) {
@@ -99,18 +99,29 @@ class Evaluator {
                 execute_loop(stmt);
                 return Flow::on;
             case Stmt::Kind::assign:
-                assign(stmt, evaluate(*stmt.expr));
+                assign(stmt, stmt.target, evaluate(*stmt.expr));
                 return Flow::on;
             case Stmt::Kind::capture: {
-                std::string captured;
-                std::string* const outer = std::exchange(out_, &captured);
-                scopes_.emplace_back();
-                execute(stmt.branches[0].body);
-                scopes_.pop_back();
-                out_ = outer;
-                assign(stmt, std::move(captured));
+                Value text = capture(stmt);
+                assign(stmt, stmt.target, std::move(text));
                 return Flow::on;
             }
+            case Stmt::Kind::filter: {
+                const Value text = capture(stmt);
+                if (text.text() == nullptr) {
+                    context_.fail(fmt::format("a filter block cannot print a {}", text.kind()));
+                }
+                print(*text.text());
+                return Flow::on;
+            }
+            case Stmt::Kind::scope:
+                return execute_scope(stmt);
+            case Stmt::Kind::macro:
+                set_in(scope_->names, stmt.text, macro_of(stmt));
+                return Flow::on;
+            case Stmt::Kind::call:
+                print_value(evaluate_call(*stmt.expr, &stmt));
+                return Flow::on;
             case Stmt::Kind::leave:
                 return Flow::leave;
             case Stmt::Kind::next:
@@ -127,58 +138,98 @@ class Evaluator {
         out_->append(text);
     }
 
+    void print_value(const Value& value) {
+        if (value.text() != nullptr)
+            print(*value.text());
+        else
+            print(to_text(context_, value));
+    }
+
+    /// What `block` prints over the names of scope_.
+    std::string printed(const Block& block) {
+        std::string text;
+        std::string* const outer = std::exchange(out_, &text);
+        execute(block);
+        out_ = outer;
+        return text;
+    }
+
+    /// What the body prints, through the filters of the statement if there are any.
+    Value capture(const Stmt& stmt) {
+        const Inside inside(*this);
+        Value text = printed(stmt.branches[0].body);
+        if (!stmt.expr) return text;
+        captured_ = std::move(text);
+        return evaluate(*stmt.expr);
+    }
+
+    Flow execute_scope(const Stmt& stmt) {
+        // The values are those of the names outside.
+        std::vector<Value> values;
+        for (const auto& [target, expr] : stmt.assignments) values.push_back(evaluate(*expr));
+        const Inside inside(*this);
+        for (size_t i = 0; i < values.size(); ++i) {
+            assign(stmt, stmt.assignments[i].first, std::move(values[i]));
+        }
+        return execute(stmt.branches[0].body);
+    }
+
+    std::shared_ptr<const List> kept_items(const Stmt& stmt, std::shared_ptr<const List> items) {
+        if (!stmt.filter) return items;
+        auto kept = std::make_shared<List>();
+        for (const Value& item : items->items) {
+            const Inside inside(*this);
+            assign(stmt, stmt.target, item);
+            if (evaluate(*stmt.filter).truth()) kept->items.push_back(item);
+        }
+        kept->depth = items->depth;
+        return kept;
+    }
+
     void execute_loop(const Stmt& stmt) {
-        auto items = iterate(context_, evaluate(*stmt.expr));
-        if (stmt.filter) {
-            auto kept = std::make_shared<List>();
-            for (const Value& item : items->items) {
-                scopes_.emplace_back();
-                assign(stmt, item);
-                if (evaluate(*stmt.filter).truth()) kept->items.push_back(item);
-                scopes_.pop_back();
-            }
-            kept->depth = items->depth;
-            items = std::move(kept);
-        }
-        for (size_t i = 0; i < items->items.size(); ++i) {
+        const Value all = evaluate(*stmt.expr);
+        context_.line = stmt.expr->line;
+        const auto loop =
+            std::make_shared<Loop>(Loop{.items = kept_items(stmt, iterate(context_, all))});
+        const std::vector<Value>& items = loop->items->items;
+        bool completed = false;  // a turn: as jinja2 has it, one that ends early does not count
+        for (; loop->index < items.size(); ++loop->index) {
             context_.spend_steps(1);
-            scopes_.emplace_back();  // each turn has its own names
-            scopes_.back().emplace_back("loop", std::make_shared<const Loop>(Loop{items, i}));
-            assign(stmt, items->items[i]);
+            const Inside inside(*this);
+            scope_->names.emplace_back("loop", loop);
+            assign(stmt, stmt.target, items[loop->index]);
             const Flow flow = execute(stmt.branches[0].body);
-            scopes_.pop_back();
             if (flow == Flow::leave) break;
+            completed = completed || flow == Flow::on;
         }
-        if (items->items.empty() && stmt.branches.size() > 1) {
-            scopes_.emplace_back();
+        if (!completed && stmt.branches.size() > 1) {
+            const Inside inside(*this);
             execute(stmt.branches[1].body);
-            scopes_.pop_back();
         }
     }
 
-    void assign(const Stmt& stmt, Value value) {
+    void assign(const Stmt& stmt, const Target& target, Value value) {
         context_.line = stmt.line;
-        if (!stmt.unpack) return assign_one(stmt.targets[0], std::move(value));
+        if (!target.unpack) return assign_one(target, std::move(value));
         const auto parts = iterate(context_, value);
-        if (parts->items.size() != stmt.targets.size()) {
+        if (parts->items.size() != target.parts.size()) {
             context_.fail(
-                fmt::format("{} values for {} names", parts->items.size(), stmt.targets.size()));
+                fmt::format("{} values for {} names", parts->items.size(), target.parts.size()));
         }
-        for (size_t i = 0; i < stmt.targets.size(); ++i) {
-            assign_one(stmt.targets[i], parts->items[i]);
+        for (size_t i = 0; i < target.parts.size(); ++i) {
+            assign(stmt, target.parts[i], parts->items[i]);
         }
     }
 
     void assign_one(const Target& target, Value value) {
-        if (target.name_space.empty()) return set_in(scopes_.back(), target.name, std::move(value));
-        Namespace* space = look_up(target.name_space).name_space();
+        if (target.name_space.empty()) return set_in(scope_->names, target.name, std::move(value));
+        const Value owner = look_up(target.name_space);
+        Namespace* space = owner.name_space();
         if (space == nullptr) {
             context_.fail(fmt::format("'{}' is no namespace, its attributes cannot be assigned",
                                       target.name_space));
         }
-        if (value.name_space() != nullptr || value.loop() != nullptr) {
-            context_.unsupported(fmt::format("a {} inside another value", value.kind()));
-        }
+        require_storable(context_, target.name, value);
         set_in(space->attributes, target.name, std::move(value));
     }
 
@@ -195,41 +246,118 @@ class Evaluator {
     }
 
     Value look_up(std::string_view name) {
-        for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-            spend_look_up(context_, scope->size(), name);
-            for (const auto& [key, value] : *scope) {
+        for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
+            spend_look_up(context_, scope->names.size(), name);
+            for (const auto& [key, value] : scope->names) {
                 if (key == name) return value;
             }
         }
         const Value* variable = variables_.find(context_, name);
-        return variable != nullptr ? *variable : find_function(name);
+        return variable != nullptr ? *variable : find_function(context_, name);
+    }
+
+    // Macros.
+
+    Value macro_of(const Stmt& stmt) const {
+        return std::make_shared<const Macro>(
+            Macro{.name = stmt.kind == Stmt::Kind::macro ? stmt.text : "",
+                  .stmt = &stmt,
+                  .scope = scope_});
+    }
+
+    /// Binds as Python does, with jinja2's three names that a body takes by reading them.
+    Value call_macro(const Macro& macro, Arguments arguments) {
+        std::shared_ptr<Scope> scope = macro.scope.lock();
+        if (!scope) {
+            context_.unsupported(fmt::format("calling {} after the block that defines it",
+                                             macro.name.empty() ? "caller" : macro.name));
+        }
+        const Signature& signature = macro.stmt->signature;
+        const Inside inside(*this, std::move(scope));
+        bind_parameters(macro, arguments);
+        const auto take_rest = [&](std::string_view name, bool wanted, bool none_left, auto make) {
+            if (wanted) {
+                scope_->names.emplace_back(name, make());
+            } else if (!none_left) {
+                context_.fail(fmt::format("'{}' has no parameter for an argument", macro.name));
+            }
+        };
+        take_caller(macro, arguments);
+        take_rest("kwargs", signature.kwargs, arguments.named.empty(), [&] {
+            return make_dict(context_, {arguments.named.begin(), arguments.named.end()});
+        });
+        take_rest("varargs", signature.varargs, arguments.positional.empty(), [&] {
+            return make_list(context_, std::move(arguments.positional), Sequence::tuple);
+        });
+        return printed(macro.stmt->branches[0].body);
+    }
+
+    /// Moves what the parameters take from `arguments` into scope_, defaults where nothing is
+    /// given.
+    void bind_parameters(const Macro& macro, Arguments& arguments) {
+        const Signature& signature = macro.stmt->signature;
+        const size_t count = signature.parameters.size();
+        const size_t given = std::min(arguments.positional.size(), count);
+        for (size_t i = 0; i < count; ++i) {
+            const std::string& name = signature.parameters[i];
+            const auto named = std::find_if(arguments.named.begin(), arguments.named.end(),
+                                            [&](const auto& each) { return each.first == name; });
+            Value value = Undefined{name};
+            if (i < given) {
+                value = std::move(arguments.positional[i]);
+            } else if (named != arguments.named.end()) {
+                value = std::move(named->second);
+                arguments.named.erase(named);
+            } else if (const size_t required = count - signature.defaults.size(); i >= required) {
+                value = evaluate(*signature.defaults[i - required]);
+            }
+            scope_->names.emplace_back(name, std::move(value));
+        }
+        arguments.positional.erase(arguments.positional.begin(),
+                                   arguments.positional.begin() + static_cast<ptrdiff_t>(given));
+    }
+
+    void take_caller(const Macro& macro, Arguments& arguments) {
+        const Signature& signature = macro.stmt->signature;
+        const auto is_caller = [](const auto& each) { return each.first == "caller"; };
+        if (!signature.caller || std::find(signature.parameters.begin(), signature.parameters.end(),
+                                           "caller") != signature.parameters.end()) {
+            return;
+        }
+        const auto found = std::find_if(arguments.named.begin(), arguments.named.end(), is_caller);
+        const bool given = found != arguments.named.end();
+        scope_->names.emplace_back("caller", given ? found->second : Value(Undefined{"caller"}));
+        if (given) arguments.named.erase(found);
     }
 
     // Expressions.
 
     Value evaluate(const Expr& expr) {
+        const Deeper deeper(*this);
         context_.spend_steps(1);
         switch (expr.kind) {
             case Expr::Kind::constant:
                 return expr.constant;
             case Expr::Kind::name:
                 return look_up(expr.text);
+            case Expr::Kind::captured:
+                return std::move(captured_);
             case Expr::Kind::list:
             case Expr::Kind::tuple: {
                 std::vector<Value> items;
                 for (const ExprPtr& child : expr.children) items.push_back(evaluate(*child));
-                return make_list(at(expr), std::move(items), expr.kind == Expr::Kind::tuple);
+                return make_list(at(expr), std::move(items),
+                                 expr.kind == Expr::Kind::tuple ? Sequence::tuple : Sequence::list);
             }
             case Expr::Kind::dict:
                 return evaluate_dict(expr);
             case Expr::Kind::attribute:
-                return evaluate_attribute(expr);
             case Expr::Kind::index:
-                return evaluate_index(expr);
+                return evaluate_part(expr);
             case Expr::Kind::slice:
                 return evaluate_slice(expr);
             case Expr::Kind::call:
-                return evaluate_call(expr);
+                return evaluate_call(expr, nullptr);
             case Expr::Kind::filter: {
                 const Value value = evaluate(*expr.children[0]);
                 const Arguments arguments = evaluate_arguments(expr);
@@ -285,14 +413,11 @@ class Evaluator {
     }
 
     Value evaluate_dict(const Expr& expr) {
-        std::vector<std::pair<std::string, Value>> entries;
+        std::vector<Entry> entries;
         for (size_t i = 0; i < expr.children.size(); i += 2) {
             const Value key = evaluate(*expr.children[i]);
-            if (key.text() == nullptr) {
-                at(expr).unsupported(fmt::format("a mapping key of kind {}", key.kind()));
-            }
-            context_.spend_bytes(key.text()->size());
-            set_in(entries, *key.text(), evaluate(*expr.children[i + 1]));
+            Value value = evaluate(*expr.children[i + 1]);
+            insert(at(expr), entries, key, std::move(value));
         }
         return make_dict(at(expr), std::move(entries));
     }
@@ -305,125 +430,60 @@ class Evaluator {
         }
     }
 
-    Value evaluate_attribute(const Expr& expr) {
+    /// value.name or value[key].
+    Value evaluate_part(const Expr& expr) {
         const Value value = evaluate(*expr.children[0]);
+        const bool attribute = expr.kind == Expr::Kind::attribute;
+        const Value key = attribute ? Value() : evaluate(*expr.children[1]);
         require_defined(*expr.children[0], value);
-        if (const Dict* dict = value.dict()) {
-            if (is_mapping_method(expr.text)) {
-                at(expr).unsupported(
-                    fmt::format("'{}', a method that is not called,", describe(expr)));
-            }
-            if (const Value* found = dict->find(context_, expr.text)) return *found;
-        }
-        if (const Namespace* space = value.name_space()) {
-            spend_look_up(context_, space->attributes.size(), expr.text);
-            for (const auto& [name, attribute] : space->attributes) {
-                if (name == expr.text) return attribute;
-            }
-        }
-        if (const Loop* loop = value.loop()) return loop_attribute(expr, *loop);
-        return Undefined{describe(expr)};
-    }
-
-    Value loop_attribute(const Expr& expr, const Loop& loop) {
-        const std::vector<Value>& items = loop.items->items;
-        const auto index = static_cast<int64_t>(loop.index);
-        const auto count = static_cast<int64_t>(items.size());
-        const std::string& name = expr.text;
-        if (name == "index") return index + 1;
-        if (name == "index0") return index;
-        if (name == "revindex") return count - index;
-        if (name == "revindex0") return count - index - 1;
-        if (name == "first") return index == 0;
-        if (name == "last") return index + 1 == count;
-        if (name == "length") return count;
-        if (name == "depth") return int64_t{1};  // jinja2 counts recursive loops alone
-        if (name == "depth0") return int64_t{0};
-        if (name == "previtem" && index > 0) return items[loop.index - 1];
-        if (name == "nextitem" && index + 1 < count) return items[loop.index + 1];
-        if (name == "previtem" || name == "nextitem") return Undefined{describe(expr)};
-        at(expr).unsupported(fmt::format("'loop.{}'", name));
-    }
-
-    Value evaluate_index(const Expr& expr) {
-        const Value value = evaluate(*expr.children[0]);
-        const Value key = evaluate(*expr.children[1]);
-        require_defined(*expr.children[0], value);
-        if (const Dict* dict = value.dict(); dict != nullptr && key.text() != nullptr) {
-            if (const Value* found = dict->find(context_, *key.text())) return *found;
-        }
-        if (key.is_integer() && (value.list() != nullptr || value.text() != nullptr)) {
-            const auto items = value.list() != nullptr ? nullptr : iterate(at(expr), value);
-            const std::vector<Value>& all = items ? items->items : value.list()->items;
-            const auto count = static_cast<int64_t>(all.size());
-            const int64_t index = key.integer() < 0 ? key.integer() + count : key.integer();
-            if (index >= 0 && index < count) return all[static_cast<size_t>(index)];
-        }
-        return Undefined{describe(expr)};
+        Value part =
+            attribute ? get_attribute(at(expr), value, expr.text) : get_item(at(expr), value, key);
+        return part.is_undefined() ? Value(Undefined{describe(expr)}) : part;
     }
 
     Value evaluate_slice(const Expr& expr) {
         const Value value = evaluate(*expr.children[0]);
         require_defined(*expr.children[0], value);
-        if (value.list() == nullptr && value.text() == nullptr) {
-            at(expr).fail(
-                fmt::format("{} ({}) cannot be sliced", describe(*expr.children[0]), value.kind()));
+        Value bounds[3];
+        for (size_t i = 0; i < 3; ++i) {
+            bounds[i] = expr.children[i + 1] ? evaluate(*expr.children[i + 1]) : Value(None{});
         }
-        const auto items = iterate(at(expr), value);
-        const auto count = static_cast<int64_t>(items->items.size());
-        const auto part = [&](size_t child) -> std::optional<int64_t> {
-            if (!expr.children[child]) return std::nullopt;
-            const Value bound = evaluate(*expr.children[child]);
-            if (bound.is_none()) return std::nullopt;
-            if (!bound.is_integer()) at(expr).fail("a slice needs integers");
-            return bound.integer();
-        };
-        const auto begin_part = part(1);
-        const auto end_part = part(2);
-        const int64_t step = part(3).value_or(1);
-        if (step == 0) at(expr).fail("a slice with step 0");
-        // Bounds beyond the ends are pulled to the place where a walk in this direction would stop.
-        const int64_t lowest = step > 0 ? 0 : -1;
-        const int64_t highest = step > 0 ? count : count - 1;
-        const auto place = [&](std::optional<int64_t> bound, int64_t fallback) {
-            if (!bound) return fallback;
-            return std::clamp(*bound < 0 ? *bound + count : *bound, lowest, highest);
-        };
-        const int64_t begin = place(begin_part, step > 0 ? lowest : highest);
-        const int64_t end = place(end_part, step > 0 ? highest : lowest);
-        std::vector<Value> result;
-        for (int64_t i = begin; step > 0 ? i < end : i > end;) {
-            result.push_back(items->items[static_cast<size_t>(i)]);
-            if (__builtin_add_overflow(i, step, &i)) break;
-        }
-        if (value.list() != nullptr) {
-            return make_list(at(expr), std::move(result), value.list()->tuple);
-        }
-        std::string text;
-        for (const Value& character : result) text += *character.text();
-        context_.spend_bytes(text.size());
-        return text;
+        return get_slice(at(expr), value, bounds[0], bounds[1], bounds[2]);
     }
 
-    Value evaluate_call(const Expr& expr) {
+    /// `block`: the call block around, whose body is the argument `caller`; or null.
+    Value evaluate_call(const Expr& expr, const Stmt* block) {
         const Expr& callee = *expr.children[0];
         if (callee.kind == Expr::Kind::attribute) {
             const Value self = evaluate(*callee.children[0]);
             require_defined(*callee.children[0], self);
-            const Arguments arguments = evaluate_arguments(expr);
-            return call_method(at(expr), self, callee.text, arguments);
+            if (is_method(self, callee.text)) {
+                const Arguments arguments = evaluate_arguments(expr, block);
+                return call_method(at(expr), self, callee.text, arguments);
+            }
+            Value function = get_attribute(at(expr), self, callee.text);
+            if (function.is_undefined()) function = Undefined{describe(callee)};
+            return call(expr, function, block);
         }
-        const Value function = evaluate(callee);
-        require_defined(callee, function);
-        if (function.function() == nullptr) {
-            at(expr).fail(
-                fmt::format("{} ({}) cannot be called", describe(callee), function.kind()));
-        }
-        const Arguments arguments = evaluate_arguments(expr);
-        return call_function(at(expr), *function.function(), arguments);
+        return call(expr, evaluate(callee), block);
     }
 
-    Arguments evaluate_arguments(const Expr& expr) {
+    Value call(const Expr& expr, const Value& function, const Stmt* block) {
+        const Expr& callee = *expr.children[0];
+        require_defined(callee, function);
+        Arguments arguments = evaluate_arguments(expr, block);
+        at(expr);
+        if (function.macro() != nullptr) return call_macro(*function.macro(), std::move(arguments));
+        if (const Method* method = function.method()) {
+            return call_method(context_, method->self, method->name, arguments);
+        }
+        if (function.function() != nullptr) {
+            return call_function(context_, *function.function(), arguments);
+        }
+        context_.fail(fmt::format("{} ({}) cannot be called", describe(callee), function.kind()));
+    }
+
+    Arguments evaluate_arguments(const Expr& expr, const Stmt* block = nullptr) {
         Arguments arguments;
         const size_t named = expr.argument_names.size();
         const size_t positional = expr.children.size() - named;
@@ -434,6 +494,7 @@ class Evaluator {
             arguments.named.emplace_back(expr.argument_names[i],
                                          evaluate(*expr.children[positional + i]));
         }
+        if (block != nullptr) arguments.named.emplace_back("caller", macro_of(*block));
         return arguments;
     }
 
@@ -461,8 +522,10 @@ class Evaluator {
 
     Context& context_;
     const Dict& variables_;
-    std::vector<Scope> scopes_;
+    std::shared_ptr<Scope> scope_;
     std::string* out_ = nullptr;
+    Value captured_;
+    int depth_ = 0;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "formats/utf8.h"
 
@@ -95,7 +96,57 @@ class Lexer {
         if (!data.empty()) emit(Token::Kind::text, std::string(data));
         skip(at + (sign == ' ' ? 2 : 3));
         if (tag[1] == '#') return lex_comment();
+        if (tag[1] == '%' && skip_word_tag("raw", "")) return lex_raw();
         lex_tag(tag[1] == '%');
+    }
+
+    /// Skips `word`, one of the signs or none, and the end of the tag, if they stand here.
+    bool skip_word_tag(std::string_view word, std::string_view signs) {
+        const std::string_view before = rest_;
+        const int line = context_.line;
+        skip_space();
+        if (rest_.starts_with(word)) {
+            skip(word.size());
+            skip_space();
+            const char sign = rest_.empty() ? ' ' : rest_[0];
+            const bool is_signed = sign == '-' || signs.find(sign) != signs.npos;
+            if (rest_.substr(is_signed ? 1 : 0).starts_with("%}")) {
+                skip(is_signed ? 3 : 2);
+                end_tag(is_signed ? sign : ' ', word == "endraw");
+                return true;
+            }
+        }
+        rest_ = before;
+        context_.line = line;
+        return false;
+    }
+
+    /// Text up to the tag `endraw`.
+    void lex_raw() {
+        for (size_t at = rest_.find("{%"); at != rest_.npos; at = rest_.find("{%", at + 2)) {
+            const std::string_view before = rest_;
+            const int line = context_.line;
+            std::string_view data = rest_.substr(0, at);
+            const char sign = rest_.size() > at + 2 ? rest_[at + 2] : ' ';
+            const bool is_signed = sign == '-' || sign == '+';
+            if (sign == '-') {
+                data = without_trailing_space(data);
+            } else if (sign != '+') {
+                data = without_indent(data);
+            }
+            skip(at + (is_signed ? 3 : 2));
+            const bool starting = line_starting_;
+            if (skip_word_tag("endraw", "+")) {
+                const int after = std::exchange(context_.line, line);
+                if (!data.empty()) emit(Token::Kind::text, std::string(data));
+                context_.line = after;
+                return;
+            }
+            line_starting_ = starting;
+            rest_ = before;
+            context_.line = line;
+        }
+        context_.fail("'endraw' is missing");
     }
 
     /// lstrip_blocks: white space alone before a block on its line goes.
@@ -188,6 +239,7 @@ class Lexer {
         // After a dot digits are an index: a.0.1 is (a.0).1.
         const bool index = !tokens_.empty() && tokens_.back().kind == Token::Kind::op &&
                            tokens_.back().text == ".";
+        if (!index && rest_[0] == '0' && lex_prefixed_number()) return;
         size_t bytes = 0;
         std::string digits;
         const auto take_digits = [&] {
@@ -220,11 +272,36 @@ class Lexer {
         const auto result = floating ? std::from_chars(digits.data(), end, token.floating)
                                      : std::from_chars(digits.data(), end, token.integer);
         if (result.ec != std::errc{} || is_name_start(at(bytes)) ||
-            (!floating && digits.size() > 1 && digits[0] == '0')) {
+            (!floating && digits.size() > 1 && digits.find_first_not_of('0') != 0 &&
+             digits.find_first_not_of('0') != digits.npos)) {
             context_.unsupported(fmt::format("the number {}", text));
         }
         tokens_.push_back(std::move(token));
         skip(bytes);
+    }
+
+    /// 0x1F, 0o17, 0b11.
+    bool lex_prefixed_number() {
+        const char letter = rest_.size() > 1 ? static_cast<char>(rest_[1] | 0x20) : ' ';
+        const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
+        if (base == 0) return false;
+        size_t bytes = 2;
+        std::string digits;
+        while (bytes < rest_.size() && (is_name_start(rest_[bytes]) || is_digit(rest_[bytes]))) {
+            if (rest_[bytes] != '_') digits.push_back(rest_[bytes]);
+            ++bytes;
+        }
+        Token token{.kind = Token::Kind::integer,
+                    .line = context_.line,
+                    .text = std::string(rest_.substr(0, bytes))};
+        const char* end = digits.data() + digits.size();
+        const auto result = std::from_chars(digits.data(), end, token.integer, base);
+        if (result.ec != std::errc{} || result.ptr != end) {
+            context_.unsupported(fmt::format("the number {}", token.text));
+        }
+        tokens_.push_back(std::move(token));
+        skip(bytes);
+        return true;
     }
 
     void lex_string() {
@@ -272,9 +349,17 @@ class Lexer {
             append_utf8(out, code_point);
             return hex + 1;
         }
-        if (is_digit(letter) || letter == 'N') {
-            context_.unsupported(fmt::format("the escape '\\{}' in a string", letter));
+        if (letter >= '0' && letter <= '7') {
+            size_t bytes = 0;
+            uint32_t code_point = 0;
+            for (; bytes < std::min<size_t>(3, escape.size()); ++bytes) {
+                if (escape[bytes] < '0' || escape[bytes] > '7') break;
+                code_point = code_point * 8 + static_cast<uint32_t>(escape[bytes] - '0');
+            }
+            append_utf8(out, code_point);
+            return bytes;
         }
+        if (letter == 'N') context_.unsupported("the escape '\\N' in a string");
         out.push_back('\\');  // Python keeps what it does not know
         return 0;
     }

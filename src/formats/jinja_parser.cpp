@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "formats/jinja_lexer.h"
+#include "formats/jinja_expressions.h"
 
 namespace kd::jinja {
 
@@ -11,10 +11,9 @@ namespace {
 
 using Kind = Token::Kind;
 
-class Parser {
+class Parser : public ExpressionParser {
   public:
-    Parser(Context& context, std::string_view source)
-        : context_(context), tokens_(tokenize(context, source)) {}
+    using ExpressionParser::ExpressionParser;
 
     Block parse_template() {
         Block block = parse_block({});
@@ -23,101 +22,20 @@ class Parser {
     }
 
   private:
-    /// Bounds the recursion of the parser itself.
-    class Nesting {
+    class Branching {
       public:
-        explicit Nesting(Parser& parser) : parser_(parser) {
-            if (++parser_.nesting_ > kMaxTreeDepth) {
-                parser_.context_.line = parser_.peek().line;
-                parser_.context_.fail(fmt::format("nested deeper than {}", kMaxTreeDepth));
-            }
-        }
-        ~Nesting() { --parser_.nesting_; }
-        Nesting(const Nesting&) = delete;
-        Nesting& operator=(const Nesting&) = delete;
+        explicit Branching(Parser& parser) : parser_(parser) { ++parser_.branches_; }
+        ~Branching() { --parser_.branches_; }
+        Branching(const Branching&) = delete;
+        Branching& operator=(const Branching&) = delete;
 
       private:
         Parser& parser_;
     };
 
-    const Token& peek(size_t ahead = 0) const {
-        return tokens_[std::min(at_ + ahead, tokens_.size() - 1)];
-    }
-
-    Token take() {
-        Token token = peek();
-        if (at_ + 1 < tokens_.size()) ++at_;
-        context_.line = token.line;
-        return token;
-    }
-
-    [[noreturn]] void fail_here(std::string_view what) {
-        const Token& token = peek();
-        context_.line = token.line;
-        if (token.kind == Kind::end) context_.fail("the template ends too early");
-        const bool tag_end = token.kind == Kind::block_end || token.kind == Kind::variable_end;
-        context_.fail(tag_end ? fmt::format("{} end of the tag", what)
-                              : fmt::format("{} '{}'", what, token.text));
-    }
-
-    bool is_op(std::string_view op, size_t ahead = 0) const {
-        return peek(ahead).kind == Kind::op && peek(ahead).text == op;
-    }
-    bool is_name(std::string_view name, size_t ahead = 0) const {
-        return peek(ahead).kind == Kind::name && peek(ahead).text == name;
-    }
-    bool skip_op(std::string_view op) {
-        if (!is_op(op)) return false;
-        take();
-        return true;
-    }
-    bool skip_name(std::string_view name) {
-        if (!is_name(name)) return false;
-        take();
-        return true;
-    }
-    void expect_op(std::string_view op) {
-        if (!skip_op(op)) fail_here(fmt::format("'{}' expected, found", op));
-    }
-    std::string expect_name() {
-        if (peek().kind != Kind::name) fail_here("a name expected, found");
-        return take().text;
-    }
     void expect_block_end() {
         if (peek().kind != Kind::block_end) fail_here("unexpected");
         take();
-    }
-
-    ExprPtr make(Expr::Kind kind, std::string text, std::vector<ExprPtr> children) {
-        auto expr = std::make_unique<Expr>();
-        expr->kind = kind;
-        expr->line = children.empty() || !children[0] ? context_.line : children[0]->line;
-        expr->text = std::move(text);
-        expr->children = std::move(children);
-        deepen(*expr);
-        return expr;
-    }
-
-    template <class... Children>
-    ExprPtr join(Expr::Kind kind, std::string text, Children... children) {
-        std::vector<ExprPtr> list;
-        (list.push_back(std::move(children)), ...);
-        return make(kind, std::move(text), std::move(list));
-    }
-
-    void deepen(Expr& expr) const {
-        for (const ExprPtr& child : expr.children) {
-            if (child) expr.depth = std::max(expr.depth, child->depth + 1);
-        }
-        if (expr.depth > kMaxTreeDepth) {
-            context_.fail(fmt::format("an expression is nested deeper than {}", kMaxTreeDepth));
-        }
-    }
-
-    ExprPtr constant(Value value) {
-        ExprPtr expr = make(Expr::Kind::constant, {}, {});
-        expr->constant = std::move(value);
-        return expr;
     }
 
     // Statements.
@@ -168,13 +86,20 @@ class Parser {
             block.push_back(
                 {.kind = name == "break" ? Stmt::Kind::leave : Stmt::Kind::next, .line = line});
             expect_block_end();
+        } else if (name == "macro") {
+            block.push_back(parse_macro(line));
+        } else if (name == "call") {
+            block.push_back(parse_call_block(line));
+        } else if (name == "filter") {
+            block.push_back(parse_filter_block(line));
+        } else if (name == "with") {
+            block.push_back(parse_with(line));
         } else if (name == "generation") {
             // Marks what the assistant has written for training tools; prints its body.
-            expect_block_end();
-            Block body = parse_block({"endgeneration"});
-            take();
-            expect_block_end();
-            std::move(body.begin(), body.end(), std::back_inserter(block));
+            // As a call block, it has names of its own.
+            Stmt stmt{.kind = Stmt::Kind::scope, .line = line};
+            stmt.branches.push_back({nullptr, parse_closed_body("endgeneration")});
+            block.push_back(std::move(stmt));
         } else if (name.starts_with("end") || name == "else" || name == "elif") {
             context_.fail(fmt::format("unexpected '{}'", name));
         } else {
@@ -184,8 +109,9 @@ class Parser {
 
     Stmt parse_if(int line) {
         Stmt stmt{.kind = Stmt::Kind::choose, .line = line};
+        const Branching branching(*this);
         while (true) {
-            ExprPtr condition = parse_tuple();
+            ExprPtr condition = parse_tuple(false);
             expect_block_end();
             stmt.branches.push_back({std::move(condition), parse_block({"elif", "else", "endif"})});
             if (skip_name("elif")) continue;
@@ -201,7 +127,7 @@ class Parser {
 
     Stmt parse_for(int line) {
         Stmt stmt{.kind = Stmt::Kind::loop, .line = line};
-        parse_targets(stmt, false);
+        stmt.target = parse_target(false);
         if (!skip_name("in")) fail_here("'in' expected, found");
         stmt.expr = parse_tuple(false);
         if (skip_name("if")) stmt.filter = parse_expression();
@@ -221,300 +147,128 @@ class Parser {
 
     Stmt parse_set(int line) {
         Stmt stmt{.kind = Stmt::Kind::assign, .line = line};
-        parse_targets(stmt, true);
+        stmt.target = parse_target(true);
         if (skip_op("=")) {
             stmt.expr = parse_tuple();
             expect_block_end();
             return stmt;
         }
-        if (is_op("|")) context_.unsupported("a filter on a block assignment");
         stmt.kind = Stmt::Kind::capture;
+        if (is_op("|")) stmt.expr = parse_filters(make(Expr::Kind::captured, {}, {}));
+        stmt.branches.push_back({nullptr, parse_closed_body("endset")});
+        return stmt;
+    }
+
+    /// The rest of a tag and what follows up to the tag `end`, which no break or continue leaves.
+    Block parse_closed_body(std::string_view end) {
         expect_block_end();
-        const int loops = std::exchange(loops_, 0);  // a loop is not left out of a capture
-        stmt.branches.push_back({nullptr, parse_block({"endset"})});
+        const int loops = std::exchange(loops_, 0);
+        Block body = parse_block({end});
         loops_ = loops;
+        take();
+        expect_block_end();
+        return body;
+    }
+
+    Stmt parse_filter_block(int line) {
+        Stmt stmt{.kind = Stmt::Kind::filter, .line = line};
+        stmt.expr = parse_first_filter(make(Expr::Kind::captured, {}, {}));
+        stmt.branches.push_back({nullptr, parse_closed_body("endfilter")});
+        return stmt;
+    }
+
+    Stmt parse_with(int line) {
+        Stmt stmt{.kind = Stmt::Kind::scope, .line = line};
+        while (peek().kind != Kind::block_end) {
+            if (!stmt.assignments.empty()) expect_op(",");
+            Target target = parse_target(false);
+            expect_op("=");
+            stmt.assignments.emplace_back(std::move(target), parse_expression());
+        }
+        expect_block_end();
+        stmt.branches.push_back({nullptr, parse_block({"endwith"})});
         take();
         expect_block_end();
         return stmt;
     }
 
-    void parse_targets(Stmt& stmt, bool with_namespace) {
-        const bool bracket = skip_op("(");
-        do {
-            if (!stmt.targets.empty()) stmt.unpack = true;
-            if (!stmt.targets.empty() && peek().kind != Kind::name) break;
-            Target target{.name_space = {}, .name = expect_name()};
-            if (with_namespace && skip_op(".")) {
-                target.name_space = std::exchange(target.name, expect_name());
-            }
-            constexpr std::string_view kReserved[] = {"true",  "false", "none", "True",
-                                                      "False", "None",  "loop"};
-            if (std::find(std::begin(kReserved), std::end(kReserved), target.name) !=
-                std::end(kReserved)) {
-                context_.fail(fmt::format("'{}' cannot be assigned", target.name));
-            }
-            stmt.targets.push_back(std::move(target));
-        } while (skip_op(","));
-        if (bracket) expect_op(")");
+    Stmt parse_macro(int line) {
+        Stmt stmt{.kind = Stmt::Kind::macro, .line = line};
+        stmt.text = expect_name();
+        parse_signature(stmt.signature);
+        parse_macro_body(stmt, "endmacro");
+        return stmt;
     }
 
-    // Expressions, the loosest binding first.
-
-    ExprPtr parse_tuple(bool with_choice = true) {
-        ExprPtr first = with_choice ? parse_expression() : parse_or();
-        if (!is_op(",")) return first;
-        std::vector<ExprPtr> items;
-        items.push_back(std::move(first));
-        while (skip_op(",")) {
-            const Token::Kind kind = peek().kind;
-            if (kind == Kind::block_end || kind == Kind::variable_end || is_op(")")) break;
-            items.push_back(with_choice ? parse_expression() : parse_or());
-        }
-        return make(Expr::Kind::tuple, {}, std::move(items));
+    Stmt parse_call_block(int line) {
+        Stmt stmt{.kind = Stmt::Kind::call, .line = line, .text = "caller"};
+        if (is_op("(")) parse_signature(stmt.signature);
+        stmt.expr = parse_expression();
+        if (stmt.expr->kind != Expr::Kind::call) context_.fail("'call' needs a call");
+        parse_macro_body(stmt, "endcall");
+        return stmt;
     }
 
-    ExprPtr parse_expression() {
-        const Nesting nesting(*this);
-        ExprPtr value = parse_or();
-        while (skip_name("if")) {
-            ExprPtr condition = parse_or();
-            ExprPtr otherwise = skip_name("else") ? parse_expression() : nullptr;
-            value = join(Expr::Kind::choose, {}, std::move(value), std::move(condition),
-                         std::move(otherwise));
-        }
-        return value;
+    void parse_macro_body(Stmt& stmt, std::string_view end) {
+        macros_.push_back(&stmt.signature);
+        stmt.branches.push_back({nullptr, parse_closed_body(end)});
+        macros_.pop_back();
     }
 
-    ExprPtr parse_or() {
-        ExprPtr left = parse_and();
-        while (skip_name("or")) {
-            left = join(Expr::Kind::either, {}, std::move(left), parse_and());
-        }
-        return left;
-    }
-
-    ExprPtr parse_and() {
-        ExprPtr left = parse_not();
-        while (skip_name("and")) left = join(Expr::Kind::both, {}, std::move(left), parse_not());
-        return left;
-    }
-
-    ExprPtr parse_not() {
-        if (!is_name("not")) return parse_compare();
-        const Nesting nesting(*this);
-        take();
-        return join(Expr::Kind::negate, "not", parse_not());
-    }
-
-    ExprPtr parse_compare() {
-        ExprPtr first = parse_sum();
-        std::vector<std::string> operators;
-        std::vector<ExprPtr> children;
-        while (true) {
-            constexpr std::string_view kCompare[] = {"==", "!=", "<", ">", "<=", ">="};
-            const bool symbol = peek().kind == Kind::op &&
-                                std::find(std::begin(kCompare), std::end(kCompare), peek().text) !=
-                                    std::end(kCompare);
-            if (symbol || is_name("in")) {
-                operators.push_back(take().text);
-            } else if (is_name("not") && is_name("in", 1)) {
-                take();
-                take();
-                operators.push_back("not in");
-            } else {
-                break;
-            }
-            if (children.empty()) children.push_back(std::move(first));
-            children.push_back(parse_sum());
-        }
-        if (operators.empty()) return first;
-        ExprPtr expr = make(Expr::Kind::compare, {}, std::move(children));
-        expr->operators = std::move(operators);
-        return expr;
-    }
-
-    /// A left-associative level of binary operators.
-    template <class Next>
-    ExprPtr parse_level(std::initializer_list<std::string_view> operators, Next next) {
-        ExprPtr left = (this->*next)();
-        while (std::any_of(operators.begin(), operators.end(),
-                           [&](std::string_view op) { return is_op(op); })) {
-            std::string op = take().text;
-            left = join(Expr::Kind::binary, std::move(op), std::move(left), (this->*next)());
-        }
-        return left;
-    }
-
-    ExprPtr parse_sum() { return parse_level({"+", "-"}, &Parser::parse_concatenation); }
-    ExprPtr parse_concatenation() { return parse_level({"~"}, &Parser::parse_product); }
-    ExprPtr parse_product() { return parse_level({"*", "/", "//", "%"}, &Parser::parse_filtered); }
-
-    ExprPtr parse_filtered() {
-        ExprPtr expr = parse_unary();
-        while (true) {
-            if (skip_op("|")) {
-                expr = parse_filter(std::move(expr));
-            } else if (skip_name("is")) {
-                expr = parse_test(std::move(expr));
-            } else if (is_op("(")) {
-                expr = parse_call(std::move(expr));
-            } else if (is_op("**")) {
-                context_.unsupported("the operator '**'");
-            } else {
-                return expr;
-            }
-        }
-    }
-
-    /// A sign binds tighter than a filter, looser than an index.
-    ExprPtr parse_unary() {
-        if (!is_op("-") && !is_op("+")) return parse_postfix(parse_primary());
-        const Nesting nesting(*this);
-        std::string sign = take().text;
-        return join(Expr::Kind::negate, std::move(sign), parse_unary());
-    }
-
-    ExprPtr parse_postfix(ExprPtr expr) {
-        while (true) {
-            if (skip_op(".")) {
-                if (peek().kind == Kind::integer) {
-                    expr = join(Expr::Kind::index, {}, std::move(expr), constant(take().integer));
-                } else {
-                    std::string name = expect_name();
-                    expr = join(Expr::Kind::attribute, std::move(name), std::move(expr));
-                }
-            } else if (skip_op("[")) {
-                expr = parse_subscript(std::move(expr));
-            } else if (is_op("(")) {
-                expr = parse_call(std::move(expr));
-            } else {
-                return expr;
-            }
-        }
-    }
-
-    ExprPtr parse_subscript(ExprPtr value) {
-        std::vector<ExprPtr> parts;
-        parts.push_back(std::move(value));
-        bool slice = false;
-        ExprPtr part;
-        while (!is_op("]")) {
-            if (skip_op(":")) {
-                slice = true;
-                parts.push_back(std::move(part));
-                part = nullptr;
-            } else if (part || is_op(",")) {
-                fail_here("unexpected");
-            } else {
-                part = parse_expression();
-            }
-        }
-        take();
-        if (!slice && !part) context_.fail("an empty index");
-        parts.push_back(std::move(part));
-        if (!slice) return make(Expr::Kind::index, {}, std::move(parts));
-        if (parts.size() > 4) context_.fail("a slice has at most three parts");
-        parts.resize(4);
-        return make(Expr::Kind::slice, {}, std::move(parts));
-    }
-
-    void parse_arguments(Expr& expr) {
+    void parse_signature(Signature& signature) {
         expect_op("(");
         while (!skip_op(")")) {
-            if (is_op("*") || is_op("**")) context_.unsupported("an argument with a star");
-            if (peek().kind == Kind::name && is_op("=", 1)) {
-                expr.argument_names.push_back(take().text);
-                take();
-            } else if (!expr.argument_names.empty()) {
-                fail_here("a positional argument after named ones:");
+            if (!signature.parameters.empty()) expect_op(",");
+            const std::string name = parse_target_name();
+            if (std::find(signature.parameters.begin(), signature.parameters.end(), name) !=
+                signature.parameters.end()) {
+                context_.fail(fmt::format("the parameter '{}' occurs twice", name));
             }
-            expr.children.push_back(parse_expression());
-            if (!is_op(")")) expect_op(",");
+            signature.parameters.push_back(name);
+            if (skip_op("=")) {
+                signature.defaults.push_back(parse_expression());
+            } else if (!signature.defaults.empty()) {
+                context_.fail(
+                    fmt::format("the parameter '{}' without a default follows one with a "
+                                "default",
+                                name));
+            }
         }
-        deepen(expr);
     }
 
-    ExprPtr parse_call(ExprPtr callee) {
-        ExprPtr expr = join(Expr::Kind::call, {}, std::move(callee));
-        parse_arguments(*expr);
-        return expr;
-    }
-
-    ExprPtr parse_filter(ExprPtr value) {
+    std::string parse_target_name() {
         std::string name = expect_name();
-        ExprPtr expr = join(Expr::Kind::filter, std::move(name), std::move(value));
-        if (is_op("(")) parse_arguments(*expr);
-        return expr;
-    }
-
-    ExprPtr parse_test(ExprPtr value) {
-        const bool negated = skip_name("not");
-        std::string name = expect_name();
-        ExprPtr expr = join(Expr::Kind::test, std::move(name), std::move(value));
-        const bool argument =
-            peek().kind == Kind::string || peek().kind == Kind::integer ||
-            peek().kind == Kind::floating || is_op("[") || is_op("{") ||
-            (peek().kind == Kind::name && !is_name("else") && !is_name("or") && !is_name("and") &&
-             !is_name("is") && !is_name("if") && !is_name("not") && !is_name("in"));
-        if (is_op("(")) {
-            parse_arguments(*expr);
-        } else if (argument) {
-            expr->children.push_back(parse_postfix(parse_primary()));
-            deepen(*expr);
+        constexpr std::string_view kReserved[] = {"true",  "false", "none", "True",
+                                                  "False", "None",  "loop"};
+        if (std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved)) {
+            context_.fail(fmt::format("'{}' cannot be assigned", name));
         }
-        return negated ? join(Expr::Kind::negate, "not", std::move(expr)) : std::move(expr);
+        return name;
     }
 
-    ExprPtr parse_primary() {
-        switch (peek().kind) {
-            case Kind::name: {
-                const std::string name = take().text;
-                if (name == "true" || name == "True") return constant(true);
-                if (name == "false" || name == "False") return constant(false);
-                if (name == "none" || name == "None") return constant(None{});
-                return make(Expr::Kind::name, name, {});
+    /// One target, or several with commas between them.
+    Target parse_target(bool with_namespace) {
+        const Nesting nesting(*this);
+        std::vector<Target> parts;
+        bool unpack = false;
+        do {
+            if (unpack && peek().kind != Kind::name && !is_op("(")) break;
+            if (skip_op("(")) {
+                parts.push_back(parse_target(with_namespace));
+                expect_op(")");
+            } else {
+                Target part{.name = parse_target_name()};
+                if (with_namespace && skip_op(".")) {
+                    part.name_space = std::exchange(part.name, expect_name());
+                }
+                parts.push_back(std::move(part));
             }
-            case Kind::string: {
-                std::string text = take().text;
-                while (peek().kind == Kind::string) text += take().text;
-                return constant(std::move(text));
-            }
-            case Kind::integer:
-                return constant(take().integer);
-            case Kind::floating:
-                return constant(take().floating);
-            default:
-                break;
-        }
-        if (skip_op("(")) {
-            if (skip_op(")")) return make(Expr::Kind::tuple, {}, {});
-            ExprPtr expr = parse_tuple();
-            expect_op(")");
-            return expr;
-        }
-        if (is_op("[") || is_op("{")) return parse_container();
-        fail_here("unexpected");
+            unpack = unpack || is_op(",");
+        } while (skip_op(","));
+        if (!unpack) return std::move(parts[0]);
+        return {.parts = std::move(parts), .unpack = true};
     }
 
-    ExprPtr parse_container() {
-        const bool list = take().text == "[";
-        const std::string_view close = list ? "]" : "}";
-        std::vector<ExprPtr> children;
-        while (!skip_op(close)) {
-            children.push_back(parse_expression());
-            if (!list) {
-                expect_op(":");
-                children.push_back(parse_expression());
-            }
-            if (!is_op(close)) expect_op(",");
-        }
-        return make(list ? Expr::Kind::list : Expr::Kind::dict, {}, std::move(children));
-    }
-
-    Context& context_;
-    std::vector<Token> tokens_;
-    size_t at_ = 0;
-    int nesting_ = 0;
     int loops_ = 0;
 };
 

@@ -123,17 +123,19 @@ class JsonPrinter {
             print_float(value.number(), out);
         } else if (value.text() != nullptr) {
             out += json_string(*value.text(), style_.ascii);
-        } else if (value.list() != nullptr) {
+        } else if (value.list() != nullptr && value.list()->kind <= Sequence::tuple) {
             print_items(value.list()->items, '[', ']', level, out,
                         [&](const Value& item) { print(item, level + 1, out); });
         } else if (value.dict() != nullptr) {
             auto entries = value.dict()->entries;
             if (style_.sort_keys) {
-                std::sort(entries.begin(), entries.end(),
-                          [](const auto& a, const auto& b) { return a.first < b.first; });
+                std::stable_sort(entries.begin(), entries.end(),
+                                 [&](const Entry& a, const Entry& b) {
+                                     return less(context_, a.first, b.first);
+                                 });
             }
             print_items(entries, '{', '}', level, out, [&](const auto& entry) {
-                out += json_string(entry.first, style_.ascii);
+                out += json_string(key_text(entry.first), style_.ascii);
                 out += style_.key_separator;
                 print(entry.second, level + 1, out);
             });
@@ -144,6 +146,17 @@ class JsonPrinter {
     }
 
   private:
+    std::string key_text(const Value& key) {
+        if (key.text() != nullptr) return *key.text();
+        std::string out;
+        if (key.is_none() || key.is_number()) {
+            print(key, 0, out);
+        } else {
+            context_.fail(fmt::format("a {} cannot be a key in JSON", key.kind()));
+        }
+        return out;
+    }
+
     static void print_float(double value, std::string& out) {
         if (std::isnan(value))
             out += "NaN";
@@ -190,27 +203,46 @@ std::string to_text(Context& context, const Value& value) {
     return to_repr(context, value);
 }
 
+namespace {
+
+std::string repr_of(Context& context, const List& list) {
+    if (list.kind == Sequence::range) context.unsupported("printing a range");
+    constexpr std::string_view kOpen[] = {"[",           "(", "", "dict_keys([", "dict_values([",
+                                          "dict_items(["};
+    constexpr std::string_view kClose[] = {"]", ")", "", "])", "])", "])"};
+    const auto kind = static_cast<size_t>(list.kind);
+    std::string out(kOpen[kind]);
+    for (size_t i = 0; i < list.items.size(); ++i) {
+        if (i > 0) out += ", ";
+        out += to_repr(context, list.items[i]);
+    }
+    if (list.kind == Sequence::tuple && list.items.size() == 1) out += ",";
+    return out.append(kClose[kind]);
+}
+
+}  // namespace
+
 std::string to_repr(Context& context, const Value& value) {
     std::string out;
     context.spend_steps(1);
     if (scalar_text(value, out)) return out;
     if (const std::string* text = value.text()) {
         out = repr_of(context, *text);
+        if (value.is_markup()) out = "Markup(" + out + ")";
     } else if (const List* list = value.list()) {
-        for (const Value& item : list->items) {
-            if (!out.empty()) out += ", ";
-            out += to_repr(context, item);
-        }
-        if (list->tuple && list->items.size() == 1) out += ",";
-        out = list->tuple ? "(" + out + ")" : "[" + out + "]";
+        out = repr_of(context, *list);
     } else if (const Dict* dict = value.dict()) {
         for (const auto& [key, item] : dict->entries) {
             if (!out.empty()) out += ", ";
-            out += repr_of(context, key) + ": " + to_repr(context, item);
+            out += to_repr(context, key) + ": " + to_repr(context, item);
         }
         out = "{" + out + "}";
     } else if (value.is_undefined()) {
         out = "Undefined";
+    } else if (const Macro* macro = value.macro()) {
+        out = macro->name.empty() ? "<Macro anonymous>" : fmt::format("<Macro '{}'>", macro->name);
+    } else if (const Loop* loop = value.loop()) {
+        out = fmt::format("<LoopContext {}/{}>", loop->index + 1, loop->items->items.size());
     } else {
         context.unsupported(fmt::format("printing a {}", value.kind()));
     }

@@ -39,10 +39,18 @@ bool Value::truth() const {
     return true;
 }
 
+Value Value::as_markup() const {
+    Value result;
+    result.kinds_ = is_markup() ? kinds_ : Markup{std::get<Text>(kinds_)};
+    return result;
+}
+
 std::string_view Value::kind() const {
-    constexpr std::string_view kNames[] = {"undefined", "none",   "boolean", "integer",
-                                           "float",     "string", "list",    "mapping",
-                                           "namespace", "loop",   "function"};
+    constexpr std::string_view kNames[] = {
+        "undefined", "none",      "boolean", "integer",   "float",  "string", "string",  "list",
+        "mapping",   "namespace", "loop",    "generator", "method", "macro",  "function"};
+    constexpr std::string_view kSequences[] = {"list", "tuple", "range", "view", "view", "view"};
+    if (const List* sequence = list()) return kSequences[static_cast<size_t>(sequence->kind)];
     return kNames[kinds_.index()];
 }
 
@@ -53,9 +61,18 @@ void spend_look_up(Context& context, size_t entries, std::string_view name) {
 const Value* Dict::find(Context& context, std::string_view key) const {
     spend_look_up(context, entries.size(), key);
     for (const auto& [name, value] : entries) {
-        if (name == key) return &value;
+        if (name.text() != nullptr && *name.text() == key) return &value;
     }
     return nullptr;
+}
+
+const Value* Dict::find(Context& context, const Value& key) const {
+    if (!is_hashable(key)) context.fail(fmt::format("a {} is no key", key.kind()));
+    if (key.text() != nullptr) return find(context, std::string_view(*key.text()));
+    const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
+        return equal(context, entry.first, key);
+    });
+    return found == entries.end() ? nullptr : &found->second;
 }
 
 namespace {
@@ -66,6 +83,8 @@ int depth_of(Context& context, const Value& value) {
     }
     if (const List* list = value.list()) return list->depth;
     if (const Dict* dict = value.dict()) return dict->depth;
+    if (const Iterator* iterator = value.iterator()) return iterator->items->depth;
+    if (const Method* method = value.method()) return depth_of(context, method->self);
     return 0;
 }
 
@@ -98,7 +117,7 @@ Value value_at_depth(Context& context, const nlohmann::ordered_json& json, int d
             return make_list(context, std::move(items));
         }
         case nlohmann::json::value_t::object: {
-            std::vector<std::pair<std::string, Value>> entries;
+            std::vector<Entry> entries;
             entries.reserve(json.size());
             for (const auto& [key, item] : json.items()) {
                 entries.emplace_back(key, value_at_depth(context, item, depth + 1));
@@ -112,18 +131,49 @@ Value value_at_depth(Context& context, const nlohmann::ordered_json& json, int d
 
 }  // namespace
 
-Value make_list(Context& context, std::vector<Value> items, bool tuple) {
+namespace {
+
+std::shared_ptr<const List> make_sequence(Context& context, std::vector<Value> items,
+                                          Sequence kind) {
     context.spend_steps(items.size());
     int depth = 0;
     for (const Value& item : items) depth = std::max(depth, depth_of(context, item));
     check_depth(context, depth + 1);
-    return std::make_shared<const List>(List{std::move(items), tuple, depth + 1});
+    return std::make_shared<const List>(List{std::move(items), kind, depth + 1});
 }
 
-Value make_dict(Context& context, std::vector<std::pair<std::string, Value>> entries) {
+}  // namespace
+
+Value make_list(Context& context, std::vector<Value> items, Sequence kind) {
+    return make_sequence(context, std::move(items), kind);
+}
+
+Value make_iterator(Context& context, std::vector<Value> items) {
+    return std::make_shared<Iterator>(
+        Iterator{make_sequence(context, std::move(items), Sequence::list)});
+}
+
+void insert(Context& context, std::vector<Entry>& entries, const Value& key, Value value) {
+    if (!is_hashable(key)) context.fail(fmt::format("a {} is no key", key.kind()));
+    context.spend_steps(1);
+    if (key.text() != nullptr) spend_look_up(context, entries.size(), *key.text());
+    const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
+        if (key.text() == nullptr) return equal(context, entry.first, key);
+        return entry.first.text() != nullptr && *entry.first.text() == *key.text();
+    });
+    if (found == entries.end()) {
+        entries.emplace_back(key, std::move(value));
+    } else {
+        found->second = std::move(value);
+    }
+}
+
+Value make_dict(Context& context, std::vector<Entry> entries) {
     context.spend_steps(entries.size());
     int depth = 0;
-    for (const auto& [key, value] : entries) depth = std::max(depth, depth_of(context, value));
+    for (const auto& [key, value] : entries) {
+        depth = std::max({depth, depth_of(context, key), depth_of(context, value)});
+    }
     check_depth(context, depth + 1);
     return std::make_shared<const Dict>(Dict{std::move(entries), depth + 1});
 }
@@ -131,6 +181,32 @@ Value make_dict(Context& context, std::vector<std::pair<std::string, Value>> ent
 Value value_of(Context& context, const nlohmann::ordered_json& json) {
     return value_at_depth(context, json, 0);
 }
+
+namespace {
+
+bool equal_lists(Context& context, const List& a, const List& b) {
+    if (a.kind == Sequence::values || b.kind == Sequence::values) return &a == &b;
+    const bool sets = a.is_view() && b.is_view();
+    if (a.items.size() != b.items.size() || (a.kind != b.kind && !sets)) return false;
+    if (sets) {
+        return std::all_of(a.items.begin(), a.items.end(), [&](const Value& x) {
+            return std::any_of(b.items.begin(), b.items.end(),
+                               [&](const Value& y) { return equal(context, x, y); });
+        });
+    }
+    return std::equal(a.items.begin(), a.items.end(), b.items.begin(),
+                      [&](const Value& x, const Value& y) { return equal(context, x, y); });
+}
+
+bool less_lists(Context& context, const List& a, const List& b) {
+    const size_t both = std::min(a.items.size(), b.items.size());
+    for (size_t i = 0; i < both; ++i) {
+        if (!equal(context, a.items[i], b.items[i])) return less(context, a.items[i], b.items[i]);
+    }
+    return a.items.size() < b.items.size();
+}
+
+}  // namespace
 
 bool equal(Context& context, const Value& a, const Value& b) {
     context.spend_steps(1);
@@ -142,13 +218,8 @@ bool equal(Context& context, const Value& a, const Value& b) {
         context.spend_text(std::min(a.text()->size(), b.text()->size()));
         return *a.text() == *b.text();
     }
-    if (a.list() != nullptr && b.list() != nullptr) {
-        const std::vector<Value>& left = a.list()->items;
-        const std::vector<Value>& right = b.list()->items;
-        return a.list()->tuple == b.list()->tuple && left.size() == right.size() &&
-               std::equal(left.begin(), left.end(), right.begin(),
-                          [&](const Value& x, const Value& y) { return equal(context, x, y); });
-    }
+    if (a.list() != nullptr && b.list() != nullptr)
+        return equal_lists(context, *a.list(), *b.list());
     if (a.dict() != nullptr && b.dict() != nullptr) {
         if (a.dict()->entries.size() != b.dict()->entries.size()) return false;
         for (const auto& [key, value] : a.dict()->entries) {
@@ -158,6 +229,10 @@ bool equal(Context& context, const Value& a, const Value& b) {
         return true;
     }
     if (a.name_space() != nullptr) return a.name_space() == b.name_space();
+    if (a.loop() != nullptr) return a.loop() == b.loop();
+    if (a.iterator() != nullptr) return a.iterator() == b.iterator();
+    if (a.macro() != nullptr) return a.macro() == b.macro();
+    if (a.method() != nullptr || b.method() != nullptr) context.unsupported("comparing methods");
     if (a.function() != nullptr && b.function() != nullptr) return *a.function() == *b.function();
     return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
 }
@@ -172,6 +247,10 @@ bool less(Context& context, const Value& a, const Value& b) {
         context.spend_text(std::min(a.text()->size(), b.text()->size()));
         return *a.text() < *b.text();
     }
+    if (a.list() != nullptr && b.list() != nullptr && a.list()->kind == b.list()->kind &&
+        a.list()->kind <= Sequence::tuple) {
+        return less_lists(context, *a.list(), *b.list());
+    }
     context.fail(fmt::format("{} and {} have no order", a.kind(), b.kind()));
 }
 
@@ -184,7 +263,18 @@ bool contains(Context& context, const Value& haystack, const Value& needle) {
         return text->find(*needle.text()) != text->npos;
     }
     if (const Dict* dict = haystack.dict()) {
-        return needle.text() != nullptr && dict->find(context, *needle.text()) != nullptr;
+        return dict->find(context, needle) != nullptr;
+    }
+    if (Iterator* iterator = haystack.iterator()) {
+        const std::vector<Value>& items = iterator->items->items;
+        while (iterator->next < items.size()) {
+            if (equal(context, items[iterator->next++], needle)) return true;
+        }
+        return false;
+    }
+    const bool looks_up = haystack.list() != nullptr && haystack.list()->kind == Sequence::keys;
+    if (looks_up && !is_hashable(needle)) {
+        context.fail(fmt::format("a {} is no key", needle.kind()));
     }
     const std::shared_ptr<const List> items = iterate(context, haystack);
     return std::any_of(items->items.begin(), items->items.end(),
@@ -197,17 +287,27 @@ std::shared_ptr<const List> iterate(Context& context, const Value& value) {
         result->items = list->items;
         result->depth = list->depth;
     } else if (const Dict* dict = value.dict()) {
-        for (const auto& [key, item] : dict->entries) {
-            context.spend_bytes(key.size());
-            result->items.emplace_back(key);
-        }
+        for (const auto& [key, item] : dict->entries) result->items.push_back(key);
     } else if (const std::string* text = value.text()) {
         for (const std::string_view c : characters(context, *text)) result->items.emplace_back(c);
+    } else if (Iterator* iterator = value.iterator()) {
+        const std::vector<Value>& items = iterator->items->items;
+        result->items.assign(items.begin() + static_cast<ptrdiff_t>(iterator->next), items.end());
+        result->depth = iterator->items->depth;
+        iterator->next = items.size();
     } else if (!value.is_undefined()) {
         context.fail(fmt::format("{} cannot be iterated", value.kind()));
     }
     context.spend_steps(result->items.size());
     return result;
+}
+
+bool is_hashable(const Value& value) {
+    if (value.dict() != nullptr) return false;
+    const List* list = value.list();
+    if (list == nullptr || list->kind == Sequence::range) return true;
+    return list->kind == Sequence::tuple &&
+           std::all_of(list->items.begin(), list->items.end(), is_hashable);
 }
 
 std::vector<std::string_view> characters(Context& context, std::string_view text) {

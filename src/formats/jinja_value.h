@@ -1,9 +1,11 @@
 // Values of the template language, with Python's meaning: how they print, compare and nest.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,9 +25,12 @@ inline constexpr int kMaxValueDepth = 128;  // lists in lists
 /// Where a rendering stands, for messages, and what it may still spend.
 class Context {
   public:
-    explicit Context(std::string name) : name_(std::move(name)) {}
+    using Time = std::chrono::system_clock::time_point;
 
-    int line = 0;  // of the template; 0: before it
+    explicit Context(std::string name, Time time = {}) : now(time), name_(std::move(name)) {}
+
+    const Time now;  // what strftime_now prints
+    int line = 0;    // of the template; 0: before it
 
     /// Throws kd::Error{invalid_argument}: "name, line N: message".
     [[noreturn]] void fail(const std::string& message) const;
@@ -50,22 +55,34 @@ struct List;
 struct Dict;
 struct Namespace;
 struct Loop;
+struct Iterator;
+struct Method;
+struct Macro;
+struct Scope;
 
 /// Where the value should have come from, as the template writes it.
 struct Undefined {
     std::string source;
 };
 struct None {};
-enum class Function : uint8_t { raise_exception, make_namespace, range };
+/// Text that counts as escaped for HTML: what `safe` returns. Joined by '+' with other text, that
+/// is escaped, too.
+struct Markup {
+    std::shared_ptr<const std::string> text;
+};
+enum class Function : uint8_t { raise_exception, strftime_now, make_namespace, make_dict, range };
 
 /// Cheap to copy: strings and containers are shared and never change. The shared owners form no
-/// cycle: a namespace, which can change, and a loop are never put inside another value.
+/// cycle: a namespace and a loop, which can change, are never put inside another value, and a macro
+/// does not own the scope that it was defined in.
 class Value {
   public:
     using Text = std::shared_ptr<const std::string>;
-    using Kinds = std::variant<Undefined, None, bool, int64_t, double, Text,
-                               std::shared_ptr<const List>, std::shared_ptr<const Dict>,
-                               std::shared_ptr<Namespace>, std::shared_ptr<const Loop>, Function>;
+    using Kinds =
+        std::variant<Undefined, None, bool, int64_t, double, Text, Markup,
+                     std::shared_ptr<const List>, std::shared_ptr<const Dict>,
+                     std::shared_ptr<Namespace>, std::shared_ptr<Loop>, std::shared_ptr<Iterator>,
+                     std::shared_ptr<const Method>, std::shared_ptr<const Macro>, Function>;
 
     Value() = default;  // undefined
     Value(None none) : kinds_(none) {}
@@ -79,8 +96,16 @@ class Value {
     Value(std::shared_ptr<const List> value) : kinds_(std::move(value)) {}
     Value(std::shared_ptr<const Dict> value) : kinds_(std::move(value)) {}
     Value(std::shared_ptr<Namespace> value) : kinds_(std::move(value)) {}
-    Value(std::shared_ptr<const Loop> value) : kinds_(std::move(value)) {}
+    Value(std::shared_ptr<Loop> value) : kinds_(std::move(value)) {}
+    Value(std::shared_ptr<Iterator> value) : kinds_(std::move(value)) {}
+    Value(std::shared_ptr<const Method> value) : kinds_(std::move(value)) {}
+    Value(std::shared_ptr<const Macro> value) : kinds_(std::move(value)) {}
     Value(Function value) : kinds_(value) {}
+
+    /// This text as markup if `source` is markup, else as it is.
+    Value marked_as(const Value& source) const { return source.is_markup() ? as_markup() : *this; }
+    Value as_markup() const;
+    bool is_markup() const { return std::holds_alternative<Markup>(kinds_); }
 
     bool is_undefined() const { return std::holds_alternative<Undefined>(kinds_); }
     bool is_none() const { return std::holds_alternative<None>(kinds_); }
@@ -97,11 +122,16 @@ class Value {
         return is_float() ? std::get<double>(kinds_) : static_cast<double>(integer());
     }
     /// Null if the value is of another kind.
-    const std::string* text() const { return shared<Text>(); }
+    const std::string* text() const {
+        return is_markup() ? std::get<Markup>(kinds_).text.get() : shared<Text>();
+    }
     const List* list() const { return shared<std::shared_ptr<const List>>(); }
     const Dict* dict() const { return shared<std::shared_ptr<const Dict>>(); }
     Namespace* name_space() const { return shared<std::shared_ptr<Namespace>>(); }
-    const Loop* loop() const { return shared<std::shared_ptr<const Loop>>(); }
+    Loop* loop() const { return shared<std::shared_ptr<Loop>>(); }
+    Iterator* iterator() const { return shared<std::shared_ptr<Iterator>>(); }
+    const Method* method() const { return shared<std::shared_ptr<const Method>>(); }
+    const Macro* macro() const { return shared<std::shared_ptr<const Macro>>(); }
     const Function* function() const { return std::get_if<Function>(&kinds_); }
     const Undefined* undefined() const { return std::get_if<Undefined>(&kinds_); }
 
@@ -119,17 +149,33 @@ class Value {
     Kinds kinds_;
 };
 
+/// What a List is in Python; the last three are the views that a mapping's methods return.
+enum class Sequence : uint8_t { list, tuple, range, keys, values, items };
+
 struct List {
     std::vector<Value> items;
-    bool tuple = false;
+    Sequence kind = Sequence::list;
     int depth = 1;
+
+    bool is_view() const { return kind >= Sequence::keys; }
 };
 
+/// What filters such as map and select return: true, without a length or an index, and empty after
+/// it was visited once. The items are made at once; jinja2 makes each when it is visited.
+struct Iterator {
+    std::shared_ptr<const List> items;
+    size_t next = 0;
+};
+
+using Entry = std::pair<Value, Value>;
+
 struct Dict {
-    std::vector<std::pair<std::string, Value>> entries;  // keys distinct, in order of insertion
+    std::vector<Entry> entries;  // keys hashable and distinct, in order of insertion
     int depth = 1;
 
-    const Value* find(Context& context, std::string_view key) const;  // null if absent
+    /// Null if absent. Fails for a key that is not hashable.
+    const Value* find(Context& context, const Value& key) const;
+    const Value* find(Context& context, std::string_view key) const;
 };
 
 struct Namespace {
@@ -138,15 +184,33 @@ struct Namespace {
 
 struct Loop {
     std::shared_ptr<const List> items;
-    size_t index = 0;  // from 0
+    size_t index = 0;              // from 0
+    std::optional<Value> changed;  // what loop.changed saw last
+};
+
+/// A method that is not called yet: text.strip.
+struct Method {
+    Value self;
+    std::string name;
+};
+
+struct Stmt;
+
+struct Macro {
+    std::string name;  // empty: the body of a call block
+    const Stmt* stmt = nullptr;
+    std::weak_ptr<Scope> scope;  // gone: the block that defined the macro has ended
 };
 
 /// For finding `name` among so many: at worst all are as long and differ at their ends.
 void spend_look_up(Context& context, size_t entries, std::string_view name);
 
 /// Fail if the result would nest too deep or hold a namespace or a loop.
-Value make_list(Context& context, std::vector<Value> items, bool tuple = false);
-Value make_dict(Context& context, std::vector<std::pair<std::string, Value>> entries);
+Value make_list(Context& context, std::vector<Value> items, Sequence kind = Sequence::list);
+Value make_iterator(Context& context, std::vector<Value> items);
+Value make_dict(Context& context, std::vector<Entry> entries);
+/// entries[key] = value. Fails for a key that is not hashable.
+void insert(Context& context, std::vector<Entry>& entries, const Value& key, Value value);
 
 /// Throws for nesting beyond kMaxValueDepth and integers beyond 64 bits.
 Value value_of(Context& context, const nlohmann::ordered_json& json);
@@ -170,7 +234,10 @@ bool equal(Context& context, const Value& a, const Value& b);
 bool less(Context& context, const Value& a, const Value& b);
 /// `needle in haystack`.
 bool contains(Context& context, const Value& haystack, const Value& needle);
-/// What a loop visits: elements, keys, characters; nothing for undefined. Fails for the rest.
+/// Whether Python can use it as a key; lists and mappings it cannot.
+bool is_hashable(const Value& value);
+/// What a loop visits: elements, keys, characters, what is left of an iterator, which is empty
+/// afterwards; nothing for undefined. Fails for the rest.
 std::shared_ptr<const List> iterate(Context& context, const Value& value);
 
 /// The characters of text (ill-formed units count as one).

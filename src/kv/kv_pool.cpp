@@ -211,6 +211,13 @@ void KvPool::publish(PageTable& table, std::span<const int32_t> tokens) {
     table.shared_pages_ = static_cast<int32_t>(full);
 }
 
+void KvPool::forget(std::span<const int32_t> tokens) {
+    scratch_.clear();
+    index_.forget(tokens, scratch_);
+    free_.give(scratch_);
+    totals_.evicted += std::ssize(scratch_) * page_size();
+}
+
 void KvPool::drop_cached() {
     scratch_.clear();
     index_.evict(index_.pages(), scratch_);

@@ -99,6 +99,9 @@ class KvPool {
     /// on reading them there. Where the index had them already the table's own are given back. Not
     /// while the table is held.
     void publish(PageTable& table, std::span<const int32_t> tokens);
+    /// Takes `tokens` out of the index again, as far as nobody else reads their rows or went on
+    /// from them: for rows that turned out to be worth nothing.
+    void forget(std::span<const int32_t> tokens);
     /// Empties the index, as far as no table reads it.
     void drop_cached();
 

@@ -181,7 +181,13 @@ PrefixIndex::Inserted PrefixIndex::insert(std::span<const int32_t> tokens,
     return {.node = id, .known_pages = match.pages};
 }
 
-void PrefixIndex::remove_leaf(NodeId id) {
+/// A leaf that nobody locks.
+void PrefixIndex::evict_leaf(NodeId id, std::vector<int32_t>& out) {
+    const std::vector<int32_t>& pages = node(id).pages;
+    out.insert(out.end(), pages.begin(), pages.end());
+    pages_ -= static_cast<int32_t>(pages.size());
+    evictable_ -= static_cast<int32_t>(pages.size());
+    unlist(id);
     const NodeId parent = node(id).parent;
     const auto page = std::span(node(id).tokens).first(static_cast<size_t>(page_size_));
     at(parent).children.erase(child_at(node(parent), page));
@@ -193,13 +199,15 @@ void PrefixIndex::remove_leaf(NodeId id) {
 void PrefixIndex::evict(int32_t pages, std::vector<int32_t>& out) {
     const size_t goal = out.size() + static_cast<size_t>(std::max(pages, 0));
     while (out.size() < goal && !evictables_.empty()) {
-        const NodeId id = evictables_.begin()->second;
-        const std::vector<int32_t>& leaf = node(id).pages;
-        out.insert(out.end(), leaf.begin(), leaf.end());
-        pages_ -= static_cast<int32_t>(leaf.size());
-        evictable_ -= static_cast<int32_t>(leaf.size());
-        evictables_.erase(evictables_.begin());
-        remove_leaf(id);
+        evict_leaf(evictables_.begin()->second, out);
+    }
+}
+
+void PrefixIndex::forget(std::span<const int32_t> tokens, std::vector<int32_t>& out) {
+    for (NodeId id = find(tokens).node; is_leaf(id) && node(id).locks == 0;) {
+        const NodeId parent = node(id).parent;
+        evict_leaf(id, out);
+        id = parent;
     }
 }
 

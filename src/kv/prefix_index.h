@@ -72,6 +72,10 @@ class PrefixIndex {
     /// Evicts whole leaves, the longest unused first, until at least `pages` are gone or nothing
     /// may go; appends their pages to `out`.
     void evict(int32_t pages, std::vector<int32_t>& out);
+    /// Takes the longest prefix of `tokens` that is here out again, from its end on, as far as
+    /// nobody reads it and nothing else goes on from it; appends its pages to `out`. A stretch goes
+    /// whole, with what it holds behind the prefix.
+    void forget(std::span<const int32_t> tokens, std::vector<int32_t>& out);
 
     // For relocation, statistics and checks. Ids run from 0 to node_count(); unused ones have no
     // parent.
@@ -84,7 +88,7 @@ class PrefixIndex {
   private:
     Node& at(NodeId id) { return nodes_[static_cast<size_t>(id)]; }
     NodeId add_node(NodeId parent);
-    void remove_leaf(NodeId id);
+    void evict_leaf(NodeId id, std::vector<int32_t>& out);
     NodeId split(NodeId id, int32_t pages);
     std::vector<NodeId>::const_iterator child_at(const Node& node,
                                                  std::span<const int32_t> page) const;

@@ -11,6 +11,7 @@
 #include "backends/stream.h"
 #include "base/views.h"
 #include "formats/model_config.h"
+#include "formats/model_file.h"
 #include "kernels/attn_verify_gqa/attn_verify_gqa.h"
 #include "kernels/kv_view.h"
 #include "kernels/linear/linear.h"
@@ -68,15 +69,18 @@ class Model {
     SharedWeights shared_;  // set when loaded
 };
 
-/// Loads the model of a GGUF file and re-packs its weights for `stream`'s kernels. The file must
-/// outlive the model. Throws kd::Error naming file and tensor for a missing, surplus, misshapen or
-/// non-finite one.
-std::unique_ptr<Model> load_model(const GgufFile& file, const ForwardLimits& limits,
+/// The cache that a model of this shape works with, without memory.
+KvView cache_view(const ModelConfig& config, DType type, int64_t slots);
+
+/// Loads the model and re-packs its weights for `stream`'s kernels. The file must outlive the
+/// model. Throws what read_model_config does, and kd::Error naming file and tensor for a missing,
+/// surplus, misshapen or non-finite one.
+std::unique_ptr<Model> load_model(const ModelFile& file, const ForwardLimits& limits,
                                   Stream& stream);
 
 /// What load_model would refuse about the file's tensors, appended to `faults`, one line each:
 /// reads no weights, so values that are not finite are not seen. config: read without a fault.
-void check_tensors(const GgufFile& file, const ModelConfig& config,
+void check_tensors(const ModelFile& file, const ModelConfig& config,
                    std::vector<std::string>& faults);
 
 }  // namespace kd

@@ -6,7 +6,7 @@ import pty
 import unittest
 
 from cli_support import MODEL, CliTest, main, needs_model
-from gguf_bytes import TENSOR_Q4_0, TENSOR_Q4_2, TENSOR_Q5_K, Gguf
+from gguf_bytes import TENSOR_Q4_0, TENSOR_Q4_2, TENSOR_Q3_K, Gguf
 
 SUPPORTED, ERROR, UNSUPPORTED = 0, 1, 2
 
@@ -47,8 +47,8 @@ UNSUPPORTED_FILES = {
     "shape": (with_tensor("output_norm.weight", (16,), 0, b"\0" * 64), ["output_norm.weight"]),
     "mixed layer": (with_tensor("blk.0.attn_k.weight", (32, 16), TENSOR_Q4_0, b"\0" * 18 * 16),
                     ["one linear layer", "Q4_0"]),
-    "foreign type": (with_tensor("output_norm.weight", (256,), TENSOR_Q5_K, b"\0" * 176),
-                     ["Q5_K", "1 tensor", "output_norm.weight"]),
+    "foreign type": (with_tensor("output_norm.weight", (256,), TENSOR_Q3_K, b"\0" * 110),
+                     ["Q3_K", "1 tensor", "output_norm.weight"]),
     "type given up": (with_tensor("output_norm.weight", (32,), TENSOR_Q4_2, b"\0" * 16), ["Q4_2"]),
 }
 
@@ -176,7 +176,7 @@ class Tiny(InspectTest):
         self.refused("inspect", "/no/such.gguf", naming="/no/such.gguf")
         self.refused("inspect", self.folder, naming=str(self.folder))
         # A foreign tensor beyond the end is a broken file, not an unsupported one.
-        self.refused("inspect", self.file(with_tensor("x", (1 << 20,), TENSOR_Q5_K, b"")),
+        self.refused("inspect", self.file(with_tensor("x", (1 << 20,), TENSOR_Q3_K, b"")),
                      naming="exceed")
 
 

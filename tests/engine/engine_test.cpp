@@ -49,7 +49,7 @@ TEST(Engine, RefusesBadSettings) {
     config = tiny_config();
     config.model = "no-such-model";
     EXPECT_EQ(load_error(config),
-              "model \"no-such-model\" is neither a known name (smollm2) nor a file");
+              "model \"no-such-model\" is neither a known name (smollm2) nor a file or folder");
     config = tiny_config();
     config.speculative_algorithm = SpeculativeAlgorithm::oracle;
     EXPECT_NE(load_error(config).find("needs a profile"), std::string::npos);

@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "formats/gguf.h"
 #include "formats/model_config.h"
+#include "formats/model_file.h"
 #include "support/gguf_writer.h"
 #include "support/tiny_model.h"
 
@@ -43,12 +44,12 @@ enum class Outcome { loaded, refused };
 /// Loads the file and, if that works, reads all of it that a model load would.
 Outcome load(const std::string& path) {
     try {
-        const GgufFile gguf(path);
-        for (const FileTensor& tensor : gguf.tensors()) {
+        const ModelFile file(path);
+        for (const FileTensor& tensor : file.tensors()) {
             EXPECT_EQ(tensor.bytes, bytes_of(tensor.type, tensor.rows() * tensor.columns()));
             check_finite(tensor, path);
         }
-        read_model_config(gguf);
+        read_model_config(file);
     } catch (const Error& error) {
         const std::string_view message = error.what();
         EXPECT_EQ(message.find('\n'), std::string_view::npos) << message;

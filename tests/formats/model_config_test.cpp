@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "formats/model_file.h"
 #include "support/gguf_writer.h"
 #include "support/tiny_model.h"
 
@@ -37,7 +38,7 @@ GgufWriter config_without(std::string_view except) {
 ModelConfig read(const GgufWriter& writer) {
     const TempPath file;
     writer.write(file.path());
-    return read_model_config(GgufFile(file.path()));
+    return read_model_config(ModelFile(file.path()));
 }
 
 /// Expects a refusal that names the key and all of `parts`.
@@ -66,7 +67,7 @@ void expect_value_refused(const std::string& key, T value, const std::string& pr
 TEST(ModelConfig, DefaultsOfAbsentKeys) {
     const TempPath file("-name.gguf");
     config_without("llama.attention.head_count_kv").write(file.path());
-    const ModelConfig config = read_model_config(GgufFile(file.path()));
+    const ModelConfig config = read_model_config(ModelFile(file.path()));
     EXPECT_EQ(config.architecture, "llama");
     EXPECT_EQ(config.name, std::filesystem::path(file.path()).filename());
     EXPECT_EQ(config.layers, 3);
@@ -80,7 +81,7 @@ TEST(ModelConfig, DefaultsOfAbsentKeys) {
     EXPECT_EQ(config.norm_epsilon, double{1e-6f});
     EXPECT_EQ(config.vocabulary, 3);
     EXPECT_EQ(config.context_length, 2048);
-    EXPECT_TRUE(config.rope_adjacent_pairs);
+    EXPECT_EQ(config.rope_pairing, RopePairing::adjacent);
 }
 
 TEST(ModelConfig, StatedValuesAreHonoured) {
@@ -113,7 +114,7 @@ TEST(ModelConfig, NamesThatAreNoLineGiveWayToTheFilesName) {
 TEST(ModelConfig, TinyModel) {
     const TempPath file;
     write_tiny_model(file.path());
-    const ModelConfig config = read_model_config(GgufFile(file.path()));
+    const ModelConfig config = read_model_config(ModelFile(file.path()));
     EXPECT_EQ(config.layers, 2);
     EXPECT_EQ(config.hidden, 64);
     EXPECT_EQ(config.intermediate, 96);
@@ -180,14 +181,64 @@ TEST(ModelConfig, WhatWouldRunWronglyIsRefused) {
     architecture.set_string("general.architecture", "qwen\n2");
     expect_refused(architecture, "general.architecture", {"qwen\\x0a2"});
     GgufWriter scaled = config_without("");
-    scaled.set_string("llama.rope.scaling.type", "yarn");
-    expect_refused(scaled, "llama.rope.scaling.type", {"yarn"});
-    expect_value_refused("llama.rope.scaling.factor", 4.0f, "4");
-    expect_value_refused("llama.rope.scale_linear", 2.0f, "2");
+    scaled.set_string("llama.rope.scaling.type", "longrope");
+    expect_refused(scaled, "llama.rope.scaling.type", {"longrope"});
+    GgufWriter yarn = config_without("");
+    yarn.set_string("llama.rope.scaling.type", "yarn");
+    expect_refused(yarn, "llama.rope.scaling.factor", {"missing", "yarn"});
+    expect_value_refused("llama.rope.scaling.factor", -4.0f, "-4");
+    expect_value_refused("llama.rope.scaling.attn_factor", 1.5f, "1.5");
+    expect_value_refused("llama.rope.scaling.yarn_log_multiplier", 0.1f, "not supported");
     expect_value_refused("llama.expert_count", 8u, "8");
+    expect_value_refused("llama.attention.sliding_window", 1024u, "1024 in a context of 2048");
+    expect_value_refused("llama.attention.causal", false, "false");
+    expect_value_refused("llama.final_logit_softcapping", 30.0f, "not supported");
+    expect_value_refused("llama.logit_scale", 0.5f, "not supported");
     GgufWriter factors = config_without("");
-    factors.add_tensor("rope_freqs.weight", DType::f32, 0, 8, std::vector<float>(8, 1.0f));
-    expect_refused(factors, "rope_freqs.weight");
+    factors.add_tensor("rope_factors_long.weight", DType::f32, 0, 8, std::vector<float>(8, 1.0f));
+    expect_refused(factors, "rope_factors_long.weight");
+}
+
+TEST(ModelConfig, RopeScaling) {
+    EXPECT_EQ(read(config_without("")).rope_scaling.type, RopeScalingType::none);
+    for (const std::string key : {"llama.rope.scaling.factor", "llama.rope.scale_linear"}) {
+        GgufWriter linear = config_without("");
+        linear.set(key, 4.0f);
+        const RopeScaling scaling = read(linear).rope_scaling;
+        EXPECT_EQ(scaling.type, RopeScalingType::linear);
+        EXPECT_EQ(scaling.factor, 4);
+    }
+    GgufWriter yarn = config_without("");
+    yarn.set_string("llama.rope.scaling.type", "yarn");
+    yarn.set("llama.rope.scaling.factor", 8.0f);
+    yarn.set("llama.rope.scaling.original_context_length", 256u);
+    yarn.set("llama.rope.scaling.yarn_beta_fast", 16.0f);
+    const RopeScaling scaling = read(yarn).rope_scaling;
+    EXPECT_EQ(scaling.type, RopeScalingType::yarn);
+    EXPECT_EQ(scaling.factor, 8);
+    EXPECT_EQ(scaling.original_context, 256);
+    EXPECT_EQ(scaling.beta_fast, 16);
+    EXPECT_EQ(scaling.beta_slow, 1);
+}
+
+TEST(ModelConfig, QwenPairsHalves) {
+    for (const std::string architecture : {"qwen2", "qwen3"}) {
+        GgufWriter writer;
+        writer.set_string("general.architecture", architecture);
+        for (const auto& [key, value] :
+             std::initializer_list<std::pair<const char*, uint32_t>>{{"block_count", 2},
+                                                                     {"context_length", 64},
+                                                                     {"embedding_length", 96},
+                                                                     {"feed_forward_length", 64},
+                                                                     {"attention.head_count", 6}}) {
+            writer.set(architecture + "." + key, value);
+        }
+        writer.set(architecture + ".attention.layer_norm_rms_epsilon", 1e-6f);
+        writer.set_strings("tokenizer.ggml.tokens", {"a"});
+        const ModelConfig config = read(writer);
+        EXPECT_EQ(config.architecture, architecture);
+        EXPECT_EQ(config.rope_pairing, RopePairing::half);
+    }
 }
 
 TEST(ModelConfig, VocabularyIsTheTokenList) {
@@ -207,7 +258,7 @@ TEST(ModelConfig, RealFile) {
         cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache/kdtree";
     const std::string path = folder + "/SmolLM2-135M-Instruct.Q4_1.gguf";
     if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
-    const ModelConfig config = read_model_config(GgufFile(path));
+    const ModelConfig config = read_model_config(ModelFile(path));
     EXPECT_EQ(config.name, "Smollm2 135M 8k Lc100K Mix1 Ep2");
     EXPECT_EQ(config.layers, 30);
     EXPECT_EQ(config.hidden, 576);

@@ -1,6 +1,7 @@
 // Arbitrary bytes as the source of a chat template, run over fixed variables. It may be refused
 // with kd::Error, in one line; it may neither crash nor run on (tools/fuzz.sh's time and memory
 // limits), and the same template gives the same text again.
+#include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -25,13 +26,15 @@ const nlohmann::ordered_json& variables() {
         "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}],
         "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>",
         "n": 7, "f": 2.5, "s": "  Hello, World \n", "l": [3, 1, 2], "d": {"b": 1, "a": "x"},
+        "u": "ΑΣ ß ǆ", "p": [{"k": "B", "v": 2}, {"k": "a", "v": [1]}],
         "none": null, "big": 9223372036854775807, "small": -9223372036854775808})");
     return json;
 }
 
 std::optional<std::string> render(std::string_view source) {
     try {
-        return ChatTemplate(source).render(variables());
+        constexpr std::chrono::system_clock::time_point kNow{std::chrono::seconds(1'796'043'909)};
+        return ChatTemplate(source).render(variables(), kNow);
     } catch (const Error& error) {
         const std::string_view message = error.what();
         KD_CHECK(!message.empty(), "a refusal without a word");

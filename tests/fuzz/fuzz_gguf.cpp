@@ -1,11 +1,15 @@
 // Arbitrary bytes as a model file: the parser and its look-ups, the model's shape, the tokenizer,
 // the weights and one forward pass. A file may be refused with kd::Error, in one line; nothing else
 // may happen, and nothing may be allocated that the file's size does not justify (the memory limits
-// that tools/fuzz.sh sets: an allocation beyond them is a finding).
+// that tools/fuzz.sh sets: an allocation beyond them is a finding). Where "GGUF" stands a second
+// time, the bytes are also two parts of a model.
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
+#include <span>
 
 #include "backends/cpu/lazy_array.h"
 #include "base/check.h"
@@ -48,13 +52,55 @@ void look_up_all(const GgufFile& gguf) {
         expect_refusal_or_none([&] { gguf.floats(key); });
     }
     for (const FileTensor& tensor : gguf.tensors()) {
-        const std::byte* begin = gguf.file().data();
-        KD_CHECK(tensor.data >= begin && tensor.bytes <= begin + gguf.file().bytes() - tensor.data,
-                 "{} bytes outside the file", tensor.bytes);
+        const MappedFile& file = *gguf.files()[static_cast<size_t>(tensor.part)];
+        KD_CHECK(tensor.data == file.data() + tensor.file_offset, "data elsewhere");
+        KD_CHECK(
+            tensor.data >= file.data() && tensor.bytes <= file.data() + file.bytes() - tensor.data,
+            "{} bytes outside the file", tensor.bytes);
         KD_CHECK(tensor.bytes == bytes_of(tensor.type, tensor.rows() * tensor.columns()),
                  "{} bytes for [{}, {}]", tensor.bytes, tensor.rows(), tensor.columns());
         KD_CHECK(gguf.find_tensor(tensor.name) == &tensor, "another tensor of that name");
-        expect_refusal_or_none([&] { check_finite(tensor, gguf.file().path()); });
+        expect_refusal_or_none([&] { check_finite(tensor, gguf.path_of(tensor)); });
+    }
+}
+
+/// Two files in memory under the names of parts.
+class PartFiles {
+  public:
+    PartFiles() {
+        std::string folder = "/tmp/kdtree-fuzz-XXXXXX";
+        KD_CHECK(mkdtemp(folder.data()) != nullptr, "no folder");
+        folder_ = folder;
+        std::filesystem::create_symlink(first_.path(), path(1));
+        std::filesystem::create_symlink(second_.path(), path(2));
+    }
+    ~PartFiles() { std::filesystem::remove_all(folder_); }
+
+    std::string path(int part) const {
+        return fmt::format("{}/m-{:05}-of-00002.gguf", folder_.string(), part);
+    }
+    void set(std::span<const uint8_t> first, std::span<const uint8_t> second) {
+        first_.set(first);
+        second_.set(second);
+    }
+
+  private:
+    MemoryFile first_;
+    MemoryFile second_;
+    std::filesystem::path folder_;
+};
+
+void read_parts(std::span<const uint8_t> bytes) {
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const size_t cut = text.rfind("GGUF");
+    if (cut == 0 || cut == text.npos) return;
+    static PartFiles files;
+    files.set(bytes.first(cut), bytes.subspan(cut));
+    for (const int given : {1, 2}) {
+        expect_refusal_or_none([&] {
+            const GgufFile gguf(files.path(given), ForeignTensors::list);
+            look_up_all(gguf);
+        });
     }
 }
 
@@ -69,11 +115,11 @@ void use_tokenizer(const GgufFile& gguf) {
 }
 
 /// Loads the weights and runs one causal chunk on an empty cache.
-void run_model(const GgufFile& gguf) {
+void run_model(const ModelFile& model_file) {
     static ThreadPool threads(1);
     Stream stream{.threads = &threads};
     const auto model =
-        load_model(gguf, {.rows = kRows, .logit_rows = kRows, .keys = kRows}, stream);
+        load_model(model_file, {.rows = kRows, .logit_rows = kRows, .keys = kRows}, stream);
     const ModelConfig& config = model->config;
     KvView kv{.type = DType::f16,
               .layers = config.layers,
@@ -99,14 +145,14 @@ void run_model(const GgufFile& gguf) {
                    stream);
 }
 
-void probe(const GgufFile& gguf) {
+void probe(const ModelFile& model_file) {
     std::vector<std::string> faults;
-    const ModelConfig probed = probe_model_config(gguf, faults);
+    const ModelConfig probed = probe_model_config(model_file, faults);
     for (const std::string& fault : faults) {
         KD_CHECK(!fault.empty() && fault.find('\n') == fault.npos, "fault: {}", fault);
     }
     try {
-        read_model_config(gguf);
+        read_model_config(model_file);
     } catch (const Error& error) {
         KD_CHECK(!faults.empty(), "the probe found nothing, reading said: {}", error.what());
         return;
@@ -122,15 +168,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     using namespace kd;
     static MemoryFile file;
     file.set({data, bytes});
+    read_parts({data, bytes});
     expect_refusal_or_none([] {
-        const GgufFile gguf(file.path(), ForeignTensors::list);
-        look_up_all(gguf);
-        probe(gguf);
+        const ModelFile model_file(file.path(), ForeignTensors::list);
+        look_up_all(*model_file.gguf());
+        probe(model_file);
     });
     expect_refusal_or_none([] {
-        const GgufFile gguf(file.path());
-        expect_refusal_or_none([&] { use_tokenizer(gguf); });
-        run_model(gguf);
+        const ModelFile model_file(file.path());
+        expect_refusal_or_none([&] { use_tokenizer(*model_file.gguf()); });
+        run_model(model_file);
     });
     return 0;
 }

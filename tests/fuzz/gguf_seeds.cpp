@@ -53,13 +53,30 @@ GgufWriter all_tensors() {
     GgufWriter writer;
     writer.alignment = 64;
     writer.set("general.alignment", uint32_t{64});
-    for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0,
-                             DType::q4_1, DType::q4_k, DType::q6_k}) {
+    for (const DType type :
+         {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0, DType::q4_1, DType::q4_k,
+          DType::q6_k, DType::q5_0, DType::q5_1, DType::q5_k, DType::iq4_nl}) {
         const auto columns = static_cast<uint64_t>(block_elements(type));
         writer.add_tensor(std::string(name_of(type)), type, 1, columns, ramp(columns));
     }
     const std::string four(16, '\0');
     writer.add_tensor({.name = "4d", .dims = {2, 1, 2, 1}, .type = 0, .data = four, .offset = {}});
+    return writer;
+}
+
+/// One of two; fuzz_gguf.cpp cuts a file at its last "GGUF".
+GgufWriter part(uint16_t number) {
+    GgufWriter writer;
+    writer.set("split.no", number);
+    writer.set("split.count", uint16_t{2});
+    writer.set("split.tensors.count", int32_t{2});
+    writer.set("f32", 1.5f);
+    writer.set("bool", true);
+    writer.set("i32", int32_t{-5});
+    writer.set_string("string", "text");
+    writer.set_array<int16_t>("i16s", {-1, 2});
+    writer.set_strings("strings", {"a", "", "bc"});
+    writer.add_tensor(fmt::format("tensor {}", number), DType::f32, 0, 8, ramp(8));
     return writer;
 }
 
@@ -118,12 +135,17 @@ std::vector<std::pair<std::string, std::string>> gguf_seeds() {
     const auto add = [&](std::string name, const GgufWriter& writer) {
         seeds.emplace_back(std::move(name), writer.bytes());
     };
-    for (const DType type : {DType::q4_1, DType::q4_0, DType::q8_0, DType::f16}) {
+    for (const DType type : {DType::q4_1, DType::q4_0, DType::q8_0, DType::f16, DType::q5_0,
+                             DType::q5_1, DType::iq4_nl}) {
         add("model-" + std::string(name_of(type)), smallest_model(type));
     }
     add("metadata", all_metadata());
     add("tensors", all_tensors());
     add("foreign", foreign_tensors());
+    const std::string parts = part(0).bytes() + part(1).bytes();
+    seeds.emplace_back("parts", parts);
+    seeds.emplace_back("parts-cut-off", parts.substr(0, parts.size() - 8));
+    seeds.emplace_back("part-twice", part(1).bytes() + part(1).bytes());
     GgufWriter old = all_metadata();
     old.version = 2;
     add("version-2", old);

@@ -28,6 +28,25 @@ std::vector<std::pair<std::string, std::string>> template_seeds() {
     return seeds;
 }
 
+/// Files that the safetensors package was asked about, and the one it wrote.
+std::vector<std::pair<std::string, std::string>> safetensors_seeds() {
+    std::ifstream file(KD_TEST_DATA "/formats/safetensors.json");
+    const auto json = nlohmann::json::parse(file);
+    std::vector<std::pair<std::string, std::string>> seeds;
+    const auto add = [&](std::string name, const std::string& hex) {
+        std::string bytes;
+        for (size_t i = 0; i < hex.size(); i += 2) {
+            bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+        }
+        seeds.emplace_back(std::move(name), std::move(bytes));
+    };
+    add("written", json.at("written").at("file"));
+    for (const auto& each : json.at("judged")) {
+        add(fmt::format("judged-{}", seeds.size()), each.at("file"));
+    }
+    return seeds;
+}
+
 /// Noise that is long enough for many calls: what starts empty grows slowly.
 std::vector<std::pair<std::string, std::string>> call_seeds() {
     std::minstd_rand random(1);
@@ -53,6 +72,7 @@ int main(int argc, char** argv) {
     std::filesystem::create_directories(folder);
     std::vector<std::pair<std::string, std::string>> seeds;
     if (target == "gguf") seeds = kd::gguf_seeds();
+    if (target == "safetensors") seeds = kd::safetensors_seeds();
     if (target == "abi") seeds = kd::call_seeds();
     if (target == "chat_template") seeds = kd::template_seeds();
     for (const auto& [name, bytes] : seeds) kd::write_test_file((folder / name).string(), bytes);

@@ -185,11 +185,7 @@ TEST(KvMove, MovesRowsOfAllLayersAndNothingElse) {
     for (const KvMoveCase& test : kv_move_cases()) {
         SCOPED_TRACE(test.name);
         CaseRandom random(test.seed);
-        KvView kv{.type = test.type,
-                  .layers = test.layers,
-                  .slots = test.slots,
-                  .kv_heads = test.kv_heads,
-                  .head_dim = test.head_dim};
+        KvView kv = kv_move_view(test);
         std::vector<std::byte> before(static_cast<size_t>(kv.bytes()));
         for (std::byte& byte : before) byte = static_cast<std::byte>(random.bits());
         std::vector<int32_t> slots(static_cast<size_t>(test.slots));
@@ -200,7 +196,7 @@ TEST(KvMove, MovesRowsOfAllLayersAndNothingElse) {
         const auto count = static_cast<size_t>(test.moves);
         const MoveList moves{std::span(slots).first(count), std::span(slots).subspan(count, count)};
         std::vector<std::byte> expected = before;
-        for (int64_t plane = 0; plane < int64_t{test.layers} * 2; ++plane) {
+        for (int64_t plane = 0; plane < test.layers * kv.planes(); ++plane) {
             for (size_t i = 0; i < count; ++i) {
                 std::copy_n(before.begin() + (plane * kv.slots + moves.from[i]) * kv.row_bytes(),
                             kv.row_bytes(),

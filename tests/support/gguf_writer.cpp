@@ -335,6 +335,12 @@ void GgufWriter::add_tensor(std::string_view name, DType type, uint64_t rows, ui
     add_tensor(std::move(tensor));
 }
 
+GgufWriter::Tensor& GgufWriter::tensor(std::string_view name) {
+    const auto found = std::ranges::find(tensors_, name, &Tensor::name);
+    if (found == tensors_.end()) throw std::out_of_range(std::string(name));
+    return *found;
+}
+
 std::string GgufWriter::header() const {
     std::string out = magic;
     out += raw_bytes(version);

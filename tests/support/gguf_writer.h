@@ -97,6 +97,9 @@ class GgufWriter {
     void add_tensor(std::string_view name, DType type, uint64_t rows, uint64_t columns,
                     std::span<const float> weights);
 
+    /// The tensor of this name, to be changed before it is written. Throws std::out_of_range.
+    Tensor& tensor(std::string_view name);
+
     /// Bytes before the tensor data's padding: everything that is parsed.
     uint64_t header_bytes() const { return header().size(); }
     /// The whole file.

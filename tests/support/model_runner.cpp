@@ -6,28 +6,23 @@
 
 namespace kd {
 
-namespace {
-
-KvView cache_of(const ModelConfig& config, Kernels kernels, int32_t max_context) {
-    return {.type = kernels == Kernels::fast ? DType::f16 : DType::f32,
-            .layers = config.layers,
-            .slots = 2 * max_context + 2 * ModelRunner::kMaxRows,
-            .kv_heads = config.kv_heads,
-            .head_dim = config.head_dim};
-}
-
-}  // namespace
-
-ModelRunner::ModelRunner(const std::string& path, Kernels kernels, int32_t max_context)
+ModelRunner::ModelRunner(const std::string& path, Kernels kernels, int32_t max_context,
+                         std::vector<int32_t> feature_layers)
     : file_(path),
       threads_(std::min(default_threads(), 4)),
       stream_{.threads = &threads_, .kernels = kernels},
       model_(load_model(file_,
-                        {.rows = kMaxRows, .logit_rows = kMaxRows, .keys = max_context + kMaxRows},
+                        {.rows = kMaxRows,
+                         .logit_rows = kMaxRows,
+                         .keys = max_context + kMaxRows,
+                         .feature_layers = feature_layers},
                         stream_)),
-      kv_(cache_of(model_->config, kernels, max_context)),
+      kv_(cache_view(model_->config, kernels == Kernels::fast ? DType::f16 : DType::f32,
+                     2 * max_context + 2 * kMaxRows)),
       memory_(kv_.bytes()),
-      logits_(int64_t{kMaxRows} * model_->config.vocabulary) {
+      logits_(int64_t{kMaxRows} * model_->config.vocabulary),
+      feature_columns_(std::ssize(feature_layers) * int64_t{model_->config.hidden}),
+      features_(static_cast<size_t>(kMaxRows * feature_columns_)) {
     kv_.data = memory_.data();
 }
 
@@ -41,10 +36,18 @@ std::vector<float> ModelRunner::run(const Rows& rows) {
                      .logits = {.data = logits_.data(),
                                 .rows = kMaxRows,
                                 .columns = vocabulary(),
-                                .stride = vocabulary()}},
+                                .stride = vocabulary()},
+                     .features = {.data = feature_columns_ > 0 ? features_.data() : nullptr,
+                                  .rows = kMaxRows,
+                                  .columns = feature_columns_,
+                                  .stride = feature_columns_}},
                     stream_);
     return {logits_.data(),
             logits_.data() + static_cast<int64_t>(rows.logit_rows.size()) * vocabulary()};
+}
+
+std::span<const float> ModelRunner::features(int64_t row) const {
+    return {features_.data() + row * feature_columns_, static_cast<size_t>(feature_columns_)};
 }
 
 std::vector<float> ModelRunner::logits_of(std::span<const int32_t> tokens) {

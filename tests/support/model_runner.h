@@ -17,10 +17,14 @@ class ModelRunner {
     static constexpr int32_t kMaxRows = 256;
 
     /// max_context: most committed tokens of a session. The cache has slots for two such sessions
-    /// and some trees.
-    ModelRunner(const std::string& path, Kernels kernels, int32_t max_context);
+    /// and some trees. feature_layers: as in ForwardLimits.
+    ModelRunner(const std::string& path, Kernels kernels, int32_t max_context,
+                std::vector<int32_t> feature_layers = {});
 
+    const ModelConfig& config() const { return model_->config; }
     int32_t vocabulary() const { return model_->config.vocabulary; }
+    /// Of a row of the last run: [feature layers, hidden].
+    std::span<const float> features(int64_t row) const;
 
     struct Rows {
         std::vector<int32_t> tokens, positions, slots, logit_rows;
@@ -41,13 +45,15 @@ class ModelRunner {
     std::vector<float> logits_of(std::span<const int32_t> tokens);
 
   private:
-    GgufFile file_;
+    ModelFile file_;
     ThreadPool threads_;
     Stream stream_;
     std::unique_ptr<Model> model_;
     KvView kv_;
     LazyArray<std::byte> memory_;
     LazyArray<float> logits_;
+    int64_t feature_columns_ = 0;
+    std::vector<float> features_;
 };
 
 /// Natural log-probabilities of one row of logits, in double.

@@ -188,8 +188,16 @@ void set_metadata(GgufWriter& writer, const TinyModelOptions& options) {
     writer.set("llama.attention.layer_norm_rms_epsilon", 1e-5f);
     set_count("llama.vocab_size", options.vocabulary);
     set_count("llama.rope.dimension_count", options.hidden / options.heads);
+    set_tiny_tokenizer(writer, options.vocabulary);
+}
 
-    const Vocabulary vocabulary = make_vocabulary(static_cast<size_t>(options.vocabulary));
+}  // namespace
+
+void set_tiny_tokenizer(GgufWriter& writer, int tokens) {
+    const Vocabulary vocabulary = make_vocabulary(static_cast<size_t>(tokens));
+    const auto set_count = [&](std::string_view key, int value) {
+        writer.set(key, static_cast<uint32_t>(value));
+    };
     writer.set("tokenizer.ggml.add_space_prefix", false);
     writer.set("tokenizer.ggml.add_bos_token", false);
     writer.set_string("tokenizer.ggml.model", "gpt2");
@@ -203,8 +211,6 @@ void set_metadata(GgufWriter& writer, const TinyModelOptions& options) {
     set_count("tokenizer.ggml.padding_token_id", 2);
     writer.set_string("tokenizer.chat_template", kTemplate);
 }
-
-}  // namespace
 
 GgufWriter tiny_model(const TinyModelOptions& options) {
     check_options(options);

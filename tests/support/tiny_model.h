@@ -36,4 +36,7 @@ void write_tiny_model(const std::string& path, const TinyModelOptions& options =
 /// The same before it is written, for tests that then change it.
 GgufWriter tiny_model(const TinyModelOptions& options = {});
 
+/// The metadata of its tokenizer, with `tokens` tokens (259 to 8192).
+void set_tiny_tokenizer(GgufWriter& writer, int tokens);
+
 }  // namespace kd

@@ -38,6 +38,27 @@ void for_each_path_node(const AttnSegment& segment, int32_t row, Visit&& visit) 
     }
 }
 
+/// What every caller must have got right about a segment.
+inline void check_segment(const AttnSegment& segment) {
+    const auto rows = static_cast<size_t>(segment.rows);
+    const bool causal = segment.ancestors.empty();
+    KD_CHECK(segment.slots.size() == rows, "{} slots, {} rows", segment.slots.size(), rows);
+    KD_CHECK(causal || (segment.ancestors.size() == rows * kAncestorWords &&
+                        segment.depth.size() == rows && segment.rows <= kMaxTreeNodes),
+             "tree of {} rows, {} words, {} depths", rows, segment.ancestors.size(),
+             segment.depth.size());
+    KD_CHECK(causal || !segment.bidirectional, "a bidirectional tree of {} rows", rows);
+    for (size_t row = 0; !causal && row < rows; ++row) {
+        int32_t nodes = 0;
+        for_each_path_node(segment, static_cast<int32_t>(row), [&](int32_t, int32_t node) {
+            KD_CHECK(node <= static_cast<int32_t>(row), "node {} on the path of {}", node, row);
+            ++nodes;
+        });
+        KD_CHECK(nodes == segment.depth[row] + 1, "{} nodes on the path of {} at depth {}", nodes,
+                 row, segment.depth[row]);
+    }
+}
+
 /// What every caller must have got right.
 inline void check_attention(const AttnVerifyGqaParams& params) {
     KD_CHECK(params.kv_heads > 0 && params.heads % params.kv_heads == 0 &&
@@ -49,25 +70,7 @@ inline void check_attention(const AttnVerifyGqaParams& params) {
              params.kv_heads, params.head_dim);
     KD_CHECK(params.kv.type == DType::f16 || params.kv.type == DType::f32, "K/V cache of {}",
              name_of(params.kv.type));
-    for (const AttnSegment& segment : params.segments) {
-        const auto rows = static_cast<size_t>(segment.rows);
-        const bool causal = segment.ancestors.empty();
-        KD_CHECK(segment.slots.size() == rows, "{} slots, {} rows", segment.slots.size(), rows);
-        KD_CHECK(causal || (segment.ancestors.size() == rows * kAncestorWords &&
-                            segment.depth.size() == rows && segment.rows <= kMaxTreeNodes),
-                 "tree of {} rows, {} words, {} depths", rows, segment.ancestors.size(),
-                 segment.depth.size());
-        KD_CHECK(causal || !segment.bidirectional, "a bidirectional tree of {} rows", rows);
-        for (size_t row = 0; !causal && row < rows; ++row) {
-            int32_t nodes = 0;
-            for_each_path_node(segment, static_cast<int32_t>(row), [&](int32_t, int32_t node) {
-                KD_CHECK(node <= static_cast<int32_t>(row), "node {} on the path of {}", node, row);
-                ++nodes;
-            });
-            KD_CHECK(nodes == segment.depth[row] + 1, "{} nodes on the path of {} at depth {}",
-                     nodes, row, segment.depth[row]);
-        }
-    }
+    for (const AttnSegment& segment : params.segments) check_segment(segment);
 }
 
 /// The reference for rows [begin, end), counted over all segments.

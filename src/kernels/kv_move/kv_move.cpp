@@ -13,7 +13,8 @@ constexpr int64_t kChunkBytes = 64 * 1024;
 // Plain copies: the reference on ranges of layers.
 void kv_move(const KvMoveParams& params, Stream& stream) {
     const KvView& kv = params.kv;
-    const int64_t layer_bytes = 2 * kv.row_bytes() * static_cast<int64_t>(params.moves.from.size());
+    const int64_t layer_bytes =
+        kv.planes() * kv.row_bytes() * static_cast<int64_t>(params.moves.from.size());
     const int64_t grain = std::max<int64_t>(1, kChunkBytes / std::max<int64_t>(1, layer_bytes));
     stream.threads->parallel_for(kv.layers, grain, [&](int64_t begin, int64_t end) {
         KvMoveParams part = params;

@@ -1,5 +1,5 @@
-// kv_move: copies K and V rows between slots in all layers at once: the commit of accepted rows,
-// and later relocation.
+// kv_move: copies the rows of slots (K and V, or latent rows) in all layers at once: the commit of
+// accepted rows, and relocation.
 #pragma once
 
 #include "backends/stream.h"

@@ -20,6 +20,7 @@ void kv_move_ref(const KvMoveParams& params) {
                      "move {} -> {} in {} slots", from, to, kv.slots);
             std::memcpy(rows.k + to * row_bytes, rows.k + from * row_bytes,
                         static_cast<size_t>(row_bytes));
+            if (rows.v == nullptr) continue;
             std::memcpy(rows.v + to * row_bytes, rows.v + from * row_bytes,
                         static_cast<size_t>(row_bytes));
         }

@@ -96,6 +96,38 @@ void pack_superblocks(const WeightView& part, int64_t first, int64_t outputs, st
     }
 }
 
+/// Whether a panel has the file's integers, in the file's order.
+bool keeps_integers(DType type) {
+    return type == DType::q8_0 || type == DType::q4_0 || type == DType::q4_1;
+}
+
+/// Those types: copied 4 bytes at a time, which packs 17 (4 bits) and 1.3 times (8 bits) as fast as
+/// pack_blocks.
+void pack_kept_blocks(const WeightView& part, int64_t first, int64_t outputs, std::byte* panel) {
+    const DType type = part.type;
+    const int64_t header = has_block_minimum(type) ? 4 : 2;
+    const int64_t groups = panel_block_bytes(type) / (4 * kPanelOutputs);
+    // Two's complement to value + 128: the top bit of each byte flips.
+    const uint32_t flip = type == DType::q8_0 ? 0x80808080u : 0u;
+    std::byte* integers = panel + panel_scales_bytes(type, part.columns);
+    for (int64_t n = 0; n < outputs; ++n) {
+        const std::byte* from = part.row(first + n);
+        for (int64_t b = 0; b < part.columns / kBlockColumns; ++b) {
+            std::byte* scales = panel + b * panel_scale_bytes(type) + 2 * n;
+            std::memcpy(scales, from, 2);
+            if (header == 4) std::memcpy(scales + 2 * kPanelOutputs, from + 2, 2);
+            std::byte* to = integers + b * panel_block_bytes(type) + 4 * n;
+            for (int64_t g = 0; g < groups; ++g) {
+                uint32_t word;
+                std::memcpy(&word, from + header + 4 * g, 4);
+                word ^= flip;
+                std::memcpy(to + g * 4 * kPanelOutputs, &word, 4);
+            }
+            from += block_bytes(type);
+        }
+    }
+}
+
 void pack_blocks(const WeightView& part, int64_t first, int64_t outputs, std::byte* panel) {
     const DType type = panel_type(part.type);
     std::byte* integers = panel + panel_scales_bytes(type, part.columns);
@@ -145,6 +177,8 @@ void pack_panel(const WeightView& part, int64_t index, std::byte* panel, size_t 
     if (outputs < kPanelOutputs) std::memset(panel, 0, panel_bytes);
     if (block_elements(part.type) == kSuperblock) {
         pack_superblocks(part, first, outputs, panel);
+    } else if (keeps_integers(part.type)) {
+        pack_kept_blocks(part, first, outputs, panel);
     } else if (is_quantised(part.type)) {
         pack_blocks(part, first, outputs, panel);
     } else if (part.type == DType::f32) {

@@ -7,13 +7,10 @@
 #include <vector>
 
 #include "backends/stream.h"
+#include "base/views.h"
 #include "kernels/kv_view.h"
 
 namespace kd {
-
-/// Which elements of a head form a rotated pair: (2i, 2i + 1), as llama-architecture GGUF files
-/// store Q and K; or (i, i + rotated / 2), as Hugging Face files do.
-enum class RopePairing : uint8_t { adjacent, half };
 
 /// The rotation of a model: pair i turns by position * inverse_frequency[i]; cos and sin are
 /// multiplied by `magnitude` (1 but for some context extensions).

@@ -1,0 +1,57 @@
+// The readers behind model_config.h, one for each form of file, and the limits they share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "formats/json_file.h"
+#include "formats/model_config.h"
+
+namespace kd {
+
+class GgufFile;
+class HfFolder;
+
+// Sane maxima. Products of any three of them stay far below 2^63.
+inline constexpr int64_t kMaxLayers = 1024;
+inline constexpr int64_t kMaxHidden = 65536;
+inline constexpr int64_t kMaxIntermediate = 1 << 20;
+inline constexpr int64_t kMaxHeads = 1024;
+inline constexpr int64_t kMaxHeadDim = 1024;
+inline constexpr int64_t kMaxVocabulary = 1 << 24;
+inline constexpr int64_t kMaxExperts = 65536;
+inline constexpr int64_t kMaxContext = 1 << 24;
+inline constexpr double kMinRopeBase = 1.01;  // yarn divides by its logarithm
+inline constexpr double kMaxRopeBase = 1e12;
+inline constexpr double kMaxRopeFactor = 1e6;
+inline constexpr double kMinEpsilon = 1e-12;
+inline constexpr double kMaxEpsilon = 0.1;
+
+/// Runs one part of reading. False: it was refused, and what builds on it makes no sense.
+using AttemptPart = std::function<bool(const std::function<void()>& part)>;
+
+ModelConfig read_gguf_config(const GgufFile& file, const AttemptPart& attempt);
+/// Members of a config.json; `fallback` for those that are absent or null.
+int64_t integer_or(const JsonNode& node, std::string_view key, int64_t fallback, int64_t min,
+                   int64_t max);
+double number_or(const JsonNode& node, std::string_view key, double fallback, double min,
+                 double max);
+bool boolean_or(const JsonNode& node, std::string_view key, bool fallback);
+/// Throws: this string is not supported there.
+[[noreturn]] void refuse_string(const JsonNode& value);
+
+/// Refuses groups that do not divide the experts, or of which those used hold too few experts.
+/// where: what says so, for the message.
+void check_expert_groups(const MoeShape& moe, const std::string& where);
+
+/// Of architecture "deepseek2": heads, rope dimension and experts. Sizes must be read.
+void read_deepseek_heads(const GgufFile& file, ModelConfig& config);
+void read_deepseek_experts(const GgufFile& file, ModelConfig& config);
+/// The same from a config.json. is_v2: DeepSeek-V2, whose defaults and router are others.
+void read_deepseek_heads(const JsonNode& json, bool is_v2, ModelConfig& config);
+void read_deepseek_experts(const JsonNode& json, bool is_v2, ModelConfig& config);
+
+ModelConfig read_hf_config(const HfFolder& folder, const AttemptPart& attempt);
+
+}  // namespace kd

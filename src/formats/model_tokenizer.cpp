@@ -1,0 +1,23 @@
+#include "formats/model_tokenizer.h"
+
+#include "base/error.h"
+#include "formats/gguf.h"
+#include "formats/tokenizer_spec.h"
+
+namespace kd {
+
+Tokenizer read_tokenizer(const ModelFile& file, std::optional<int32_t> vocabulary) {
+    TokenizerSpec spec = file.gguf() != nullptr ? tokenizer_spec(*file.gguf())
+                                                : tokenizer_spec_from_folder(file.path());
+    if (vocabulary) {
+        const auto ids = static_cast<size_t>(*vocabulary);
+        if (spec.tokens.size() > ids) {
+            KD_THROW(corrupt, "{}: the tokenizer has {} tokens, the model {}", file.path(),
+                     spec.tokens.size(), ids);
+        }
+        spec.tokens.resize(ids);
+    }
+    return Tokenizer(std::move(spec));
+}
+
+}  // namespace kd

@@ -1,0 +1,39 @@
+// What the forward passes of all architectures do in the same way.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backends/cpu/lazy_array.h"
+#include "models/model.h"
+
+namespace kd {
+
+/// y = W x + bias.
+struct Projection {
+    LinearWeights weights;
+    std::vector<float> bias;  // [outputs] or empty
+};
+
+/// y = residual + W x + bias, on rows in the form that the weights' kernel takes.
+struct ProjectParams {
+    const Projection* projection = nullptr;
+    const float* x = nullptr;  // [rows, inputs]
+    int64_t rows = 0;
+    const float* residual = nullptr;  // [rows, outputs] or null; may be y
+    float* y = nullptr;               // [rows, outputs]
+    std::byte* quantised = nullptr;   // scratch of QuantRows::bytes(rows, inputs)
+};
+void project(const ProjectParams& params, Stream& stream);
+
+/// Aborts for a batch beyond what the model was loaded for.
+void check_batch(const ForwardBatch& batch, const ForwardLimits& limits, const ModelConfig& config);
+
+/// The residual stream x [rows, hidden] behind `layer` to its places among the batch's features.
+void copy_features(const ForwardBatch& batch, const ForwardLimits& limits, int32_t layer,
+                   const float* x, int32_t hidden);
+
+/// Moves the rows whose logits are wanted to the front of x [rows, hidden].
+void gather_logit_rows(const ForwardBatch& batch, float* x, int32_t hidden);
+
+}  // namespace kd
