@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "app/prompt.h"
+#include "base/error.h"
 #include "base/storage.h"
 #include "core/tree.h"
 #include "engine/engine.h"

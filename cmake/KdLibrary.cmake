@@ -28,7 +28,7 @@ set_target_properties(kdtree_library PROPERTIES
   LINK_DEPENDS ${exports} LINKER_LANGUAGE CXX)
 
 # Relative to itself: cmake --install --prefix and a moved folder keep it right. What the library needs
-# (libfmt, libspdlog, libpcre2) it names itself; nobody else links to it.
+# (libfmt, libspdlog, libpcre2, libutf8proc) it names itself; nobody else links to it.
 file(RELATIVE_PATH pkg_config_prefix
   ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 set(pkg_config_file ${CMAKE_BINARY_DIR}/kdtree.pc)

@@ -135,6 +135,7 @@ show_coverage() {
         >"$profile/all.json"
     python3 - "$kd_root" "$profile/all.json" "${targets[@]}" <<'END'
 import json
+import pathlib
 import sys
 
 root, path, *targets = sys.argv[1:]
@@ -145,11 +146,15 @@ for file in json.load(open(path))["data"][0]["files"]:
         lines[file["filename"][len(root) + 1:]] = (counts["covered"], counts["count"])
 print(f"{'file':<40} {'covered':>8} {'lines':>6} {'share':>7}")
 rows = sorted(lines.items())
+parts = {
+    "gguf": {"gguf", "gguf_split", "gguf_values", "file_tensor"},
+    "safetensors": {"safetensors", "safetensors_header"},
+}
 parsers = {}
-for target in {"gguf", "safetensors"} & set(targets):
-    counts = [each for name, each in rows if name.startswith("src/formats/" + target)]
-    parsers[f"the parser of {target} (src/formats/{target}*)"] = [sum(each) for each in zip(*counts)]
-rows += sorted(parsers.items())
+for target in sorted(parts.keys() & set(targets)):
+    counts = [each for name, each in rows if pathlib.Path(name).stem in parts[target]]
+    parsers[f"the parser of {target}"] = [sum(each) for each in zip(*counts)]
+rows += parsers.items()
 for name, (covered, count) in rows:
     print(f"{name:<40} {covered:>8} {count:>6} {100 * covered / max(count, 1):>6.1f}%")
 thin = [name for name, (covered, count) in parsers.items() if covered < 0.9 * count]

@@ -6,7 +6,7 @@ normal forms, as those libraries have them.
 
     pip install tokenizers==0.23.2 tiktoken==0.14.0 gguf==0.19.0
     tools/make_tokenizer_family_fixtures.py tests/data
-    tools/make_tokenizer_family_fixtures.py --sweep KDTREE GGUF...
+    tools/make_tokenizer_family_fixtures.py tests/data --sweep KDTREE GGUF...
 
 families: "texts" [[text, whether special tokens are parsed]]; "families": {name: {"pre" the name in
 GGUF files, "files" {name: content}, "hashes", "gguf_hashes"}}. Hashes: 8 hex digits a text, FNV-1a over
@@ -15,7 +15,7 @@ do not have. unicode: "sets" {name: [first, last, ...]}, "nfc" {code point: its 
 "orders" {mark: code points that come to stand before it if they follow it}.
 
 --sweep compares the ids of `KDTREE tokenize` for vocabularies of real models (GGUF files such as
-llama.cpp's models/ggml-vocab-*.gguf) on the same texts, and writes nothing.
+llama.cpp's models/ggml-vocab-*.gguf) on the texts of the fixture, and writes nothing.
 """
 
 import argparse
@@ -244,7 +244,7 @@ def sweep(program, path, lines):
     tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t, kind in zip(tokens, types) if kind == 3])
     tokenizer.add_tokens([AddedToken(t, normalized=False) for t, kind in zip(tokens, types) if kind == 4])
     inputs = "".join(json.dumps({"text": text, "special": special}) + "\n" for text, special in lines)
-    output = subprocess.run([program, "tokenize", "--model", path, "--encode"], input=inputs, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run([program, "tokenize", "--model", path], input=inputs, capture_output=True, text=True, check=True).stdout
     wrong = []
     for (text, special), line in zip(lines, output.splitlines(), strict=True):
         tokenizer.encode_special_tokens = not special
@@ -255,20 +255,22 @@ def sweep(program, path, lines):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("out", nargs="?", type=pathlib.Path)
+    parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--sweep", nargs="+")
     arguments = parser.parse_args()
-    sets = property_sets()
-    lines = texts(sets)
+    fixture = arguments.out / "formats/tokenizer_families.json.gz"
     if arguments.sweep:
         program, *paths = arguments.sweep
+        lines = json.loads(gzip.decompress(fixture.read_bytes()))["texts"]
         for path in paths:
             wrong = sweep(program, path, lines)
             print(f"{pathlib.Path(path).name}: {len(wrong)} of {len(lines)} texts differ {wrong[:3]}")
         return
+    sets = property_sets()
+    lines = texts(sets)
     made_by = {"maker": "tools/make_tokenizer_family_fixtures.py", "seed": SEED} | {n: importlib.metadata.version(n) for n in ("tokenizers", "tiktoken")}
     families = {name: kimi(lines) if name == "kimi" else hugging_face(name, lines) for name in FAMILIES}
-    write(arguments.out / "formats/tokenizer_families.json.gz", {"made_by": made_by, "texts": lines, "families": families})
+    write(fixture, {"made_by": made_by, "texts": lines, "families": families})
     write(arguments.out / "formats/tokenizer_unicode.json.gz", {"made_by": made_by, "sets": {n: ranges(s) for n, s in sets.items()}} | normal_forms())
 
 

@@ -17,7 +17,7 @@ struct Scope {
 namespace {
 
 /// Deepest nesting of blocks, expressions and calls in each other while a template runs.
-constexpr int kMaxRunDepth = 1000;
+constexpr int kMaxRunDepth = 400;
 
 class Evaluator {
   public:

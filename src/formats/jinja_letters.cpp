@@ -1,26 +1,46 @@
 // What Python's string methods know of letters and digits.
 #include <algorithm>
 
+#include "formats/code_point_set.h"
 #include "formats/jinja_case.h"
 #include "formats/jinja_strings.h"
 #include "formats/utf8.h"
-#include "formats/utf8_regex.h"
 
 namespace kd::jinja {
 
 namespace {
 
-/// Whether `pattern` matches the whole of one character.
-bool matches(const Utf8Regex& pattern, std::string_view character) {
-    return next_utf8(character).kind == Utf8Kind::valid &&
-           Utf8Regex::Matcher(pattern).match(character, 0) == character.size();
+/// Whether `set` holds the character.
+bool is_in(const CodePointSet& set, std::string_view character) {
+    const Utf8Unit unit = next_utf8(character);
+    return unit.kind == Utf8Kind::valid && set.contains(unit.code_point);
+}
+
+CodePointSet property(std::string_view name) {
+    return unicode_property(name).value();
 }
 
 /// Case_Ignorable, by which the end of a Greek word is found.
 bool is_ignorable(std::string_view character) {
-    static const Utf8Regex kIgnorable(
-        R"([\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:\x{B7}\x{387}\x{55F}\x{5F4}\x{2018}\x{2019}\x{2024}\x{2027}\x{FE13}\x{FE52}\x{FE55}\x{FF07}\x{FF0E}\x{FF1A}])");
-    return matches(kIgnorable, character);
+    static const CodePointSet kIgnorable = property("Mn") | property("Me") | property("Cf") |
+                                           property("Lm") | property("Sk") |
+                                           CodePointSet({{'\'', '\''},
+                                                         {'.', '.'},
+                                                         {':', ':'},
+                                                         {0xB7, 0xB7},
+                                                         {0x387, 0x387},
+                                                         {0x55F, 0x55F},
+                                                         {0x5F4, 0x5F4},
+                                                         {0x2018, 0x2019},
+                                                         {0x2024, 0x2024},
+                                                         {0x2027, 0x2027},
+                                                         {0xFE13, 0xFE13},
+                                                         {0xFE52, 0xFE52},
+                                                         {0xFE55, 0xFE55},
+                                                         {0xFF07, 0xFF07},
+                                                         {0xFF0E, 0xFF0E},
+                                                         {0xFF1A, 0xFF1A}});
+    return is_in(kIgnorable, character);
 }
 
 /// Whether the capital sigma all[at] ends a word.
@@ -43,20 +63,20 @@ void append_lower(std::string& out, const std::vector<std::string_view>& all, si
 }
 
 bool is_decimal(std::string_view c) {
-    static const Utf8Regex kDecimal(R"(\p{Nd})");
-    return c[0] >= 0 ? c[0] >= '0' && c[0] <= '9' : matches(kDecimal, c);
+    static const CodePointSet kDecimal = property("Nd");
+    return c[0] >= 0 ? c[0] >= '0' && c[0] <= '9' : is_in(kDecimal, c);
 }
 
 /// Digits that are no decimals, such as a raised two, are known by tables that are not here.
 bool is_digit(Context& context, std::string_view c) {
-    static const Utf8Regex kOther(R"(\p{No})");
-    if (c[0] < 0 && matches(kOther, c)) context.unsupported("isdigit of a number sign");
+    static const CodePointSet kOther = property("No");
+    if (c[0] < 0 && is_in(kOther, c)) context.unsupported("isdigit of a number sign");
     return is_decimal(c);
 }
 
 bool is_letter(std::string_view c) {
-    static const Utf8Regex kLetter(R"(\p{L})");
-    return c[0] >= 0 ? is_cased(c) : matches(kLetter, c);
+    static const CodePointSet kLetter = property("L");
+    return c[0] >= 0 ? is_cased(c) : is_in(kLetter, c);
 }
 
 }  // namespace

@@ -216,6 +216,7 @@ TEST(HfConfig, Heads) {
     expect_value_refused("num_key_value_heads", 4, {"4 does not divide 6"});
     expect_value_refused("num_key_value_heads", 7, {"7"});
     expect_value_refused("head_dim", 15, {"15"});
+    expect_value_refused("head_dim", 514, {"514"});
     Json config = llama();
     config["hidden_size"] = 100;
     expect_refused(config, {"num_attention_heads", "6 heads in 100"});

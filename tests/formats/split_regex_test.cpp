@@ -103,7 +103,7 @@ TEST(SplitRegex, RefusesWhatItWouldMisread) {
 
 TEST(SplitRegex, GivesUpOnExponentialPatterns) {
     const std::string text = std::string(200, 'a') + "\u00E9";
-    EXPECT_THROW(matches("(?:a+a+)+b", text), Error);
+    EXPECT_THROW(matches("(?:a+a+)+[bc]", text), Error);
 }
 
 TEST(SplitRegex, RepeatsGroupsOverLongRuns) {

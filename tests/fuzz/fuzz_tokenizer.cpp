@@ -34,14 +34,16 @@ std::string written(const TinyVocabulary& vocabulary, std::string_view pretokeni
 /// One tokenizer for each pre-tokenizer.
 const Tokenizer& tokenizer_of_kind(size_t kind) {
     static const auto tokenizers = [] {
-        std::array<std::unique_ptr<Tokenizer>, 2> made;
+        constexpr std::string_view kNames[] = {"smollm",       "gpt-2",       "llama-bpe",
+                                               "deepseek-llm", "deepseek-v3", "kimi-k2"};
+        std::array<std::unique_ptr<Tokenizer>, std::size(kNames)> made;
         for (size_t i = 0; i < made.size(); ++i) {
             TinyVocabulary vocabulary = tiny_vocabulary();
             for (const auto& [left, right] :
                  {std::pair{"Ġ", "a"}, {"ĠĠ", "ĠĠ"}, {"Ġa", "b"}, {"e", "r"}, {"1", "2"}}) {
                 vocabulary.merge(left, right);
             }
-            const std::string bytes = written(vocabulary, i == 0 ? "smollm" : "gpt-2");
+            const std::string bytes = written(vocabulary, kNames[i]);
             MemoryFile file;
             file.set({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
             made[i] = std::make_unique<Tokenizer>(GgufFile(file.path()));

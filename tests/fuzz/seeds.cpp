@@ -59,6 +59,45 @@ std::vector<std::pair<std::string, std::string>> call_seeds() {
     return seeds;
 }
 
+/// Small tokenizer folders, their files parted as fuzz_tokenizer_json.cpp says.
+std::vector<std::pair<std::string, std::string>> tokenizer_folder_seeds() {
+    const std::string head =
+        R"({"added_tokens":[{"id":6,"content":"<|im_end|>","special":true,"rstrip":true},)"
+        R"({"id":7,"content":"caf\u00e9","normalized":true,"single_word":true}],"normalizer":)"
+        R"({"type":"Sequence","normalizers":[{"type":"NFC"}]},"pre_tokenizer":{"type":"Sequence",)"
+        R"("pretokenizers":[)";
+    const std::string tail =
+        R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},"post_processor":)"
+        R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<|im_end|>"}},)"
+        R"({"Sequence":{"id":"A"}}]},"decoder":{"type":"ByteLevel"},"model":{"type":"BPE",)"
+        R"("ignore_merges":true,"vocab":{"a":0,"b":1,"ab":2,"1":3,"Ġ":4,"Ġa":5},"merges":)"
+        R"(["a b",["Ġ","a"]]}})";
+    const std::string config =
+        R"({"bos_token":"<|im_end|>","eos_token":{"content":"<|im_end|>"},"chat_template":)"
+        R"([{"name":"default","template":"x"}],"add_bos_token":true})";
+    std::vector<std::pair<std::string, std::string>> seeds;
+    for (const std::string step :
+         {R"({"type":"Digits","individual_digits":true},)",
+          R"({"type":"Split","pattern":{"String":"a"},"behavior":"MergedWithNext","invert":true},)",
+          R"({"type":"Split","pattern":{"Regex":"(?i:'s|'t)|[^\r\n\p{L}]?\p{L}++|\p{N}{1,3}|)"
+          R"(\s+(?!\S)|\s*?$|[\p{Lo}&&[^\p{Han}a-z]]+"},"behavior":"Isolated"},)"}) {
+        seeds.emplace_back(
+            fmt::format("folder-{}", seeds.size()),
+            fmt::format("{}{}{}\xFF{}\xFF{{\"eos_token_id\":[1,6]}}", head, step, tail, config));
+    }
+    std::string ranks;
+    constexpr std::string_view kDigits =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (int byte = 0; byte < 256; ++byte) {
+        ranks += fmt::format("{}{}== {}\n", kDigits[byte >> 2], kDigits[(byte & 3) << 4], byte);
+    }
+    seeds.emplace_back("tiktoken",
+                       "\xFF{\"tokenizer_class\":\"TikTokenTokenizer\",\"added_tokens_decoder\":"
+                       "{\"258\":{\"content\":\"<|im_end|>\",\"special\":true}}}\xFF\xFF" +
+                           ranks + "YWI= 256\nIGE= 257\n");
+    return seeds;
+}
+
 }  // namespace
 }  // namespace kd
 
@@ -74,6 +113,7 @@ int main(int argc, char** argv) {
     if (target == "gguf") seeds = kd::gguf_seeds();
     if (target == "safetensors") seeds = kd::safetensors_seeds();
     if (target == "abi") seeds = kd::call_seeds();
+    if (target == "tokenizer_json") seeds = kd::tokenizer_folder_seeds();
     if (target == "chat_template") seeds = kd::template_seeds();
     for (const auto& [name, bytes] : seeds) kd::write_test_file((folder / name).string(), bytes);
     return 0;
