@@ -246,10 +246,10 @@ TEST(DeepseekFolder, TensorsThatDoNotFitAreRefused) {
     }
     EXPECT_EQ(
         error("model.layers.2.mlp.experts.3.gate_proj.weight", transpose),
-        "model.layers.2.mlp.experts.3.gate_proj.weight has shape [32, 64], expected [32, 64]");
+        "model.layers.2.mlp.experts.3.gate_proj.weight has shape [32, 64], expected [64, 32]");
     EXPECT_EQ(error("model.layers.0.self_attn.kv_a_proj_with_mqa.weight", transpose),
               "model.layers.0.self_attn.kv_a_proj_with_mqa.weight has shape [48, 64], expected "
-              "[48, 64]");
+              "[64, 48]");
     EXPECT_EQ(error("model.layers.1.mlp.experts.0.up_proj.weight",
                     [](HfTensor& tensor) {
                         tensor.name = "model.layers.1.mlp.experts.8.up_proj.weight";
