@@ -194,7 +194,7 @@ TEST(HfConfig, AbsurdSizes) {
     }
     expect_value_refused("rms_norm_eps", 0, {"0"});
     expect_value_refused("rms_norm_eps", -1e-6, {"-1e-06"});
-    expect_value_refused("rope_theta", 1e13, {"1e+13"});
+    expect_value_refused("rope_theta", 1e20, {"1e+20"});
 }
 
 TEST(HfConfig, RequiredFields) {
@@ -216,6 +216,7 @@ TEST(HfConfig, Heads) {
     expect_value_refused("num_key_value_heads", 4, {"4 does not divide 6"});
     expect_value_refused("num_key_value_heads", 7, {"7"});
     expect_value_refused("head_dim", 15, {"15"});
+    expect_value_refused("head_dim", 514, {"514"});
     Json config = llama();
     config["hidden_size"] = 100;
     expect_refused(config, {"num_attention_heads", "6 heads in 100"});

@@ -147,6 +147,7 @@ TEST(ModelConfig, OutOfRange) {
         expect_value_refused(key, 1.0f, "float 1");
     }
     expect_value_refused("llama.block_count", 1025u, "1025");
+    expect_value_refused("llama.attention.key_length", 514u, "514");
     expect_value_refused("llama.embedding_length", 65537u, "65537");
     expect_value_refused("llama.context_length", (1u << 24) + 1, "16777217");
 }

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -13,6 +15,7 @@
 #include "models/rope.h"
 #include "support/counter_model.h"
 #include "support/counter_weights.h"
+#include "support/engine_support.h"
 #include "support/model_runner.h"
 
 namespace kd {
@@ -208,6 +211,187 @@ TEST(DenseGqa, FloatTypesThatHoldTheWeightsGiveTheSameBits) {
     for (const Kernels kernels : {Kernels::reference, Kernels::fast}) {
         EXPECT_EQ(logits_of(bf16.path(), model, kernels), logits_of(f32.path(), model, kernels));
     }
+}
+
+/// Random 8-bit floats below 2 (no NaN) with a scale for each block of 24 x 40: the last blocks are
+/// cut off.
+void make_fp8(std::vector<HfTensor>& tensors, size_t at) {
+    HfTensor& weight = tensors[at];
+    const uint64_t hash = counter_hash(weight.name);
+    const int64_t rows = weight.shape[0], columns = weight.shape[1];
+    std::string codes;
+    for (int64_t i = 0; i < rows * columns; ++i) {
+        const auto magnitude =
+            static_cast<int>((counter_uniform(hash, static_cast<uint64_t>(i)) + 1) * 31);
+        codes += static_cast<char>(magnitude | (i * 7 % 3 == 0 ? 0x80 : 0));
+    }
+    const int64_t down = (rows + 23) / 24, across = (columns + 39) / 40;
+    const HfTensor scales =
+        hf_tensor(weight.name + "_scale_inv", DType::f32, {down, across},
+                  counter_values(weight.name + " scale", down * across, 1, 0.5));
+    weight = {.name = weight.name, .type = "F8_E4M3", .shape = weight.shape, .data = codes};
+    tensors.push_back(scales);
+}
+
+/// Random 4-bit integers with a bf16 scale for each 32 columns of a row.
+void make_int4(std::vector<HfTensor>& tensors, size_t at) {
+    HfTensor& weight = tensors[at];
+    const uint64_t hash = counter_hash(weight.name);
+    const int64_t rows = weight.shape[0], columns = weight.shape[1];
+    std::string bytes;
+    for (int64_t i = 0; i < rows * columns / 2; ++i) {
+        bytes += static_cast<char>((counter_uniform(hash, static_cast<uint64_t>(i)) + 1) * 128);
+    }
+    const std::string name = weight.name;
+    const HfTensor scales =
+        hf_tensor(name + "_scale", DType::bf16, {rows, columns / 32},
+                  counter_values(name + " scale", rows * columns / 32, 0.04, 0.02));
+    weight = {.name = name + "_packed", .type = "I32", .shape = {rows, columns / 8}, .data = bytes};
+    tensors.push_back(scales);
+    tensors.push_back({.name = name + "_shape",
+                       .type = "I64",
+                       .shape = {2},
+                       .data = raw_bytes(rows) + raw_bytes(columns)});
+}
+
+/// Quantised folders against folders of the same weights written out in float32.
+void expect_same_when_dequantised(const Json& quantisation,
+                                  void (*quantise_one)(std::vector<HfTensor>&, size_t)) {
+    Json model = find_case("llama");
+    std::vector<HfTensor> tensors = counter_tensors(model);
+    const size_t count = tensors.size();
+    for (size_t i = 0; i < count; ++i) {
+        if (tensors[i].name.find("_proj.weight") != std::string::npos) quantise_one(tensors, i);
+    }
+    Json config = model["config"];
+    config["quantization_config"] = quantisation;
+    const TempFolder quantised, plain;
+    write_hf_folder(quantised, config, tensors);
+    std::vector<HfTensor> written_out;
+    const ModelFile file(quantised.path());
+    for (const FileTensor& tensor : file.tensors()) {
+        const WeightView view = {.type = tensor.type,
+                                 .data = tensor.data,
+                                 .rows = tensor.rows(),
+                                 .columns = tensor.columns(),
+                                 .scales = tensor.scales};
+        std::vector<float> values(static_cast<size_t>(view.rows * view.columns));
+        for (int64_t row = 0; row < view.rows; ++row) {
+            dequantise_row(view, row, values.data() + row * view.columns);
+        }
+        written_out.push_back(hf_tensor(std::string(tensor.name), DType::f32,
+                                        {tensor.dims.rbegin(), tensor.dims.rend()}, values));
+    }
+    EXPECT_EQ(written_out.size(), count);
+    write_hf_folder(plain, model["config"], written_out);
+    const std::vector<float> expected = logits_of(plain.path(), model, Kernels::reference);
+    EXPECT_EQ(logits_of(quantised.path(), model, Kernels::reference), expected);
+    // Int8 activations in blocks of 32 beside 4-bit weights: some 0.5 % an op.
+    EXPECT_LE(relative_l2(logits_of(quantised.path(), model, Kernels::fast), expected), 0.1);
+}
+
+TEST(DenseGqa, Fp8WithBlockScales) {
+    expect_same_when_dequantised({{"quant_method", "fp8"}, {"weight_block_size", {24, 40}}},
+                                 make_fp8);
+}
+
+TEST(DenseGqa, Int4WithGroupScales) {
+    expect_same_when_dequantised({{"quant_method", "compressed-tensors"},
+                                  {"format", "pack-quantized"},
+                                  {"config_groups",
+                                   {{"group_0",
+                                     {{"weights",
+                                       {{"num_bits", 4},
+                                        {"type", "int"},
+                                        {"symmetric", true},
+                                        {"strategy", "group"},
+                                        {"group_size", 32}}}}}}}},
+                                 make_int4);
+}
+
+/// A model that is a part of a larger one, as image models have it.
+TEST(DenseGqa, NamesBehindAPrefix) {
+    const Json& model = find_case("qwen2");
+    std::vector<HfTensor> tensors = counter_tensors(model);
+    const TempFolder plain, prefixed;
+    write_hf_folder(plain, model["config"], tensors);
+    for (HfTensor& tensor : tensors) tensor.name = "language_model." + tensor.name;
+    write_hf_folder(prefixed, model["config"], tensors);
+    EXPECT_EQ(logits_of(prefixed.path(), model, Kernels::reference),
+              logits_of(plain.path(), model, Kernels::reference));
+}
+
+// A head that is there is used, whatever tie_word_embeddings says, as transformers 5 does.
+TEST(DenseGqa, AHeadThatIsThereWinsOverTying) {
+    Json model = find_case("qwen2");
+    const TempFolder untied, tied;
+    write_hf_folder(untied, model["config"], counter_tensors(model));
+    model["config"]["tie_word_embeddings"] = true;
+    write_hf_folder(tied, model["config"], counter_tensors(model));
+    EXPECT_EQ(logits_of(tied.path(), model, Kernels::reference),
+              logits_of(untied.path(), model, Kernels::reference));
+}
+
+/// What loading a folder of the case with changed tensors says.
+std::string load_error(const std::string& name,
+                       const std::function<void(std::vector<HfTensor>&)>& change) {
+    const Json& model = find_case(name);
+    std::vector<HfTensor> tensors = counter_tensors(model);
+    change(tensors);
+    const TempFolder folder;
+    write_hf_folder(folder, model["config"], tensors);
+    const std::string error = error_of([&] { ModelRunner(folder.path(), Kernels::reference, 8); });
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+    std::vector<std::string> faults;
+    const ModelFile file(folder.path());
+    check_tensors(file, read_model_config(file), faults);
+    // Values that are not finite are seen only by reading them.
+    EXPECT_EQ(faults.empty(), error == "no error" || error.find("not finite") != std::string::npos)
+        << error;
+    if (!faults.empty()) {
+        EXPECT_EQ(faults[0], error);
+    }
+    return error;
+}
+
+TEST(DenseGqa, TensorsThatDoNotFitAreRefusedByTheirOwnNames) {
+    const auto find = [](std::vector<HfTensor>& tensors, const std::string& name) -> HfTensor& {
+        return *std::find_if(tensors.begin(), tensors.end(),
+                             [&](const HfTensor& t) { return t.name == name; });
+    };
+    const std::string k_norm = "model.layers.1.self_attn.k_norm.weight";
+    const std::string up = "model.layers.2.mlp.up_proj.weight";
+    const auto expect_part = [](const std::string& error, const std::string& part) {
+        EXPECT_NE(error.find(part), std::string::npos) << error << "\nlacks: " << part;
+    };
+    expect_part(
+        load_error("qwen3", [&](auto& t) { t.erase(t.begin() + (&find(t, k_norm) - t.data())); }),
+        k_norm + " is missing");
+    expect_part(load_error("qwen3",
+                           [&](auto& t) {
+                               find(t, up).shape = {64, 96};
+                           }),
+                up + " has shape [96, 64], expected [64, 96]");
+    expect_part(load_error("qwen3",
+                           [&](auto& t) {
+                               find(t, k_norm).shape = {32, 1};
+                           }),
+                k_norm + " is BF16 [1, 32], expected floats [32]");
+    expect_part(load_error("qwen3", [&](auto& t) { find(t, up).data.replace(0, 2, "\xc0\x7f"); }),
+                up);
+    expect_part(load_error("qwen3",
+                           [](auto& t) {
+                               t.push_back(hf_tensor("model.layers.3.extra.weight", DType::f32, {1},
+                                                     std::vector<float>{1}));
+                           }),
+                "model.layers.3.extra.weight is not part of a qwen3 model");
+    // Known, and without meaning.
+    EXPECT_EQ(load_error("llama",
+                         [](auto& t) {
+                             t.push_back(hf_tensor("model.layers.0.self_attn.rotary_emb.inv_freq",
+                                                   DType::f32, {8}, std::vector<float>(8, 1)));
+                         }),
+              "no error");
 }
 
 // Q and K of a llama GGUF stand in another order, so the sums of attention round otherwise; of the

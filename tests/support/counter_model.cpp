@@ -6,6 +6,7 @@
 #include <map>
 
 #include "support/counter_weights.h"
+#include "support/tiny_model.h"
 
 namespace kd {
 
@@ -105,6 +106,31 @@ std::vector<HfTensor> counter_tensors(const Json& model) {
         tensors.push_back(hf_tensor(p.name, DType::bf16, p.shape, p.values));
     }
     return tensors;
+}
+
+void write_byte_tokenizer(const TempFolder& folder, int tokens) {
+    Json vocabulary = Json::object();
+    for (int byte = 0; byte < 256; ++byte) vocabulary[byte_symbol(byte)] = byte;
+    Json added = Json::array();
+    for (int id = 256; id < tokens; ++id) {
+        added.push_back({{"id", id},
+                         {"content", fmt::format("<|{}|>", id)},
+                         {"single_word", false},
+                         {"lstrip", false},
+                         {"rstrip", false},
+                         {"normalized", false},
+                         {"special", true}});
+    }
+    const Json byte_level = {
+        {"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
+    const Json json = {
+        {"version", "1.0"},
+        {"added_tokens", added},
+        {"pre_tokenizer", byte_level},
+        {"decoder", byte_level},
+        {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", Json::array()}}}};
+    folder.write("tokenizer.json", json.dump());
+    folder.write("tokenizer_config.json", Json{{"eos_token", "<|256|>"}}.dump());
 }
 
 GgufWriter counter_gguf(const Json& model) {

@@ -33,22 +33,6 @@ constexpr std::string_view kTemplate =
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-/// The character that stands for a byte in a byte-level vocabulary, as UTF-8: printable Latin-1
-/// stands for itself, the others are numbered from U+0100 in order.
-std::string byte_symbol(int byte) {
-    const auto printable_byte = [](int b) {
-        return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
-    };
-    int code_point = byte;
-    if (!printable_byte(byte)) {
-        code_point = 0x100;
-        for (int b = 0; b < byte; ++b) code_point += printable_byte(b) ? 0 : 1;
-    }
-    if (code_point < 0x80) return {static_cast<char>(code_point)};
-    return {static_cast<char>(0xc0 | (code_point >> 6)),
-            static_cast<char>(0x80 | (code_point & 0x3f))};
-}
-
 struct Vocabulary {
     std::vector<std::string> tokens;
     std::vector<int32_t> types;
@@ -210,6 +194,20 @@ void set_tiny_tokenizer(GgufWriter& writer, int tokens) {
     set_count("tokenizer.ggml.unknown_token_id", 0);
     set_count("tokenizer.ggml.padding_token_id", 2);
     writer.set_string("tokenizer.chat_template", kTemplate);
+}
+
+std::string byte_symbol(int byte) {
+    const auto printable_byte = [](int b) {
+        return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
+    };
+    int code_point = byte;
+    if (!printable_byte(byte)) {
+        code_point = 0x100;
+        for (int b = 0; b < byte; ++b) code_point += printable_byte(b) ? 0 : 1;
+    }
+    if (code_point < 0x80) return {static_cast<char>(code_point)};
+    return {static_cast<char>(0xc0 | (code_point >> 6)),
+            static_cast<char>(0x80 | (code_point & 0x3f))};
 }
 
 GgufWriter tiny_model(const TinyModelOptions& options) {

@@ -23,6 +23,10 @@ struct TinyModelOptions {
     float logit_sharpness = 4;  // standard deviation of the logits
 };
 
+/// The character that stands for a byte in a byte-level vocabulary, as UTF-8: printable Latin-1
+/// stands for itself, the others are numbered from U+0100 in order.
+std::string byte_symbol(int byte);
+
 /// Writes a llama-architecture GGUF with the tensor names of real files. The weights are uniform
 /// with variance 1 / fan-in, a function of seed, tensor name and index alone, so the same options
 /// give the same bytes on every machine. token_embd (and output) are Q8_0, or `weights` where that

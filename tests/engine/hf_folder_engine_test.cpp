@@ -1,0 +1,91 @@
+// A Hugging Face folder in the engine: tokenizer, text, trees, and the cost table's place.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/cost_measure.h"
+#include "support/counter_model.h"
+#include "support/engine_support.h"
+
+namespace kd {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json small_model(const std::string& name) {
+    std::ifstream in(std::string(KD_TEST_DATA) + "/models/dense_gqa.json");
+    const Json fixture = Json::parse(in);
+    for (const Json& model : fixture["cases"]) {
+        if (model["name"] == name) return model;
+    }
+    throw std::out_of_range(name);
+}
+
+Config config_of(const TempFolder& folder, SpeculativeAlgorithm drafter) {
+    return {.model = folder.path(),
+            .context_length = 128,
+            .threads = 1,
+            .speculative_algorithm = drafter,
+            .max_draft_tokens = 8};
+}
+
+TEST(HfFolderEngine, TreesEmitWhatPlainDecodingEmits) {
+    bool beyond_tokens = false;
+    for (const std::string name : {"llama_llama3", "qwen2_tied", "qwen3"}) {
+        SCOPED_TRACE(name);
+        const Json model = small_model(name);
+        const TempFolder folder;
+        write_hf_shards(folder, model["config"], counter_tensors(model), 2);
+        write_byte_tokenizer(folder, 300);  // the model has 320 ids
+        Engine plain(config_of(folder, SpeculativeAlgorithm::none));
+        Engine tree(config_of(folder, SpeculativeAlgorithm::ngram));
+        std::vector<Request> requests;
+        for (const std::vector<int32_t>& prompt : random_prompts(6, 30, 320, 7)) {
+            requests.push_back({.prompt = prompt, .max_tokens = 48});
+        }
+        const std::vector<Delta> expected = run_all(plain, requests);
+        const std::vector<Delta> actual = run_all(tree, requests);
+        for (size_t i = 0; i < requests.size(); ++i) {
+            expect_same_output(actual[i], expected[i]);
+            for (const int32_t id : expected[i].ids) beyond_tokens |= id >= 300;
+        }
+    }
+    EXPECT_TRUE(beyond_tokens) << "no id without a token was emitted";
+}
+
+TEST(HfFolderEngine, ATokenizerLargerThanTheModelIsRefused) {
+    const Json model = small_model("qwen2");
+    const TempFolder folder;
+    write_hf_folder(folder, model["config"], counter_tensors(model));
+    EXPECT_NE(error_of([&] {
+                  Engine engine(config_of(folder, SpeculativeAlgorithm::none));
+              }).find("tokenizer.json"),
+              std::string::npos);
+    write_byte_tokenizer(folder, 321);
+    const std::string error =
+        error_of([&] { Engine engine(config_of(folder, SpeculativeAlgorithm::none)); });
+    EXPECT_NE(error.find("the tokenizer has 321 tokens, the model 320"), std::string::npos)
+        << error;
+}
+
+// The table of costs belongs to the weights: any shard that changes makes it another one.
+TEST(HfFolderEngine, CostTablesFollowEveryFile) {
+    const Json model = small_model("qwen2");
+    const std::vector<HfTensor> tensors = counter_tensors(model);
+    const TempFolder folder;
+    write_hf_shards(folder, model["config"], tensors, 2);
+    const auto path = [&] { return cost_cache_path("cache", ModelFile(folder.path()), 1, 8); };
+    const std::string before = path();
+    EXPECT_EQ(path(), before);
+    const std::string shard = "model-00002-of-00002.safetensors";
+    std::ofstream(folder.path() + "/" + shard, std::ios::app).flush();
+    EXPECT_EQ(path(), before);
+    std::vector<HfTensor> more = tensors;
+    more.push_back(hf_tensor("z.weight", DType::f32, {1}, std::vector<float>{1}));
+    write_hf_shards(folder, model["config"], more, 2);
+    EXPECT_NE(path(), before);
+}
+
+}  // namespace
+}  // namespace kd
