@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "app/prompt.h"
+#include "base/error.h"
 #include "base/storage.h"
 #include "core/tree.h"
 #include "engine/engine.h"
@@ -191,7 +192,7 @@ class Replay {
         return accepted;
     }
 
-    GgufFile file_;
+    ModelFile file_;
     ThreadPool threads_;
     Stream stream_;
     DflashConfig config_;

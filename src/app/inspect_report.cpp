@@ -110,19 +110,32 @@ Json json_of(const GgufValue& value) {
 }
 
 Json shape_of(const ModelConfig& c, bool own_head) {
-    return {{"layers", c.layers},
-            {"hidden", c.hidden},
-            {"intermediate", c.intermediate},
-            {"heads", c.heads},
-            {"kv_heads", c.kv_heads},
-            {"head_dim", c.head_dim},
-            {"vocabulary", c.vocabulary},
-            {"context_length", c.context_length},
-            {"rope_dim", c.rope_dim},
-            {"rope_base", c.rope_base},
-            {"rope_scaling", name_of(c.rope_scaling.type)},
-            {"norm_epsilon", c.norm_epsilon},
-            {"head", own_head ? "own" : "shared"}};
+    Json shape = {{"layers", c.layers},
+                  {"hidden", c.hidden},
+                  {"intermediate", c.intermediate},
+                  {"heads", c.heads},
+                  {"kv_heads", c.kv_heads},
+                  {"head_dim", c.head_dim},
+                  {"vocabulary", c.vocabulary},
+                  {"context_length", c.context_length},
+                  {"rope_dim", c.rope_dim},
+                  {"rope_base", c.rope_base},
+                  {"rope_scaling", name_of(c.rope_scaling.type)},
+                  {"norm_epsilon", c.norm_epsilon},
+                  {"head", own_head ? "own" : "shared"}};
+    if (c.mla.kv_lora > 0) {
+        shape["q_lora"] = c.mla.q_lora;
+        shape["kv_lora"] = c.mla.kv_lora;
+        shape["value_dim"] = c.mla.value;
+    }
+    if (c.moe.experts > 0) {
+        shape["experts"] = c.moe.experts;
+        shape["experts_used"] = c.moe.used;
+        shape["shared_experts"] = c.moe.shared;
+        shape["expert_intermediate"] = c.moe.intermediate;
+        shape["dense_layers"] = c.moe.first_dense;
+    }
+    return shape;
 }
 
 /// Whatever the architecture: the keys that most of them have, as they stand there.

@@ -32,14 +32,21 @@ void add_foreign_types(const ModelFile& file, std::vector<std::string>& faults) 
 }
 
 /// All tensors but the embedding, of which a token reads one row; where it is the head as well, all
-/// of it.
-int64_t decode_bytes(const ModelFile& file, bool has_head) {
+/// of it. Of routed experts those that a token uses.
+int64_t decode_bytes(const ModelFile& file, const MoeShape& moe, bool has_head) {
     const std::string embedding = tensor_name(file, "token_embd.weight");
     int64_t bytes = 0;
+    int64_t expert_bytes = 0;
     for (const FileTensor& tensor : file.tensors()) {
-        if (tensor.name != embedding || !has_head) bytes += tensor.bytes;
+        const bool routed = tensor.name.find("_exps.") != tensor.name.npos ||
+                            tensor.name.find(".mlp.experts.") != tensor.name.npos;
+        if (routed) {
+            expert_bytes += tensor.bytes;
+        } else if (tensor.name != embedding || !has_head) {
+            bytes += tensor.bytes;
+        }
     }
-    return bytes;
+    return moe.experts == 0 ? bytes : bytes + expert_bytes / moe.experts * moe.used;
 }
 
 }  // namespace
@@ -53,7 +60,7 @@ ModelProbe probe_model(const ModelFile& file) {
     if (probe.has_shape) {
         check_tensors(file, c, probe.faults);
         probe.has_own_head = file.find_tensor(tensor_name(file, "output.weight")) != nullptr;
-        probe.decode_bytes = decode_bytes(file, probe.has_own_head);
+        probe.decode_bytes = decode_bytes(file, c.moe, probe.has_own_head);
         probe.kv_bytes = cache_view(c, DType::f16, 1).bytes();
     }
     try {

@@ -41,9 +41,9 @@ bool boolean_or(const JsonNode& node, std::string_view key, bool fallback);
 /// Throws: this string is not supported there.
 [[noreturn]] void refuse_string(const JsonNode& value);
 
-/// Refuses groups that do not divide the experts, or of which those used hold too few experts.
-/// where: what says so, for the message.
-void check_expert_groups(const MoeShape& moe, const std::string& where);
+/// Refuses groups that do not divide the experts, or of which those used hold too few experts, and
+/// shared experts that are too large together. where: the file, for the message.
+void check_experts(const MoeShape& moe, const std::string& where);
 
 /// Of architecture "deepseek2": heads, rope dimension and experts. Sizes must be read.
 void read_deepseek_heads(const GgufFile& file, ModelConfig& config);
@@ -51,6 +51,11 @@ void read_deepseek_experts(const GgufFile& file, ModelConfig& config);
 /// The same from a config.json. is_v2: DeepSeek-V2, whose defaults and router are others.
 void read_deepseek_heads(const JsonNode& json, bool is_v2, ModelConfig& config);
 void read_deepseek_experts(const JsonNode& json, bool is_v2, ModelConfig& config);
+
+/// rope_base and rope_scaling of a config.json: rope_scaling beside rope_theta, or all of it in
+/// rope_parameters. A rope_scaling that is not empty wins; a theta inside wins over one beside it.
+/// context_length must be read.
+void read_hf_rope(const JsonNode& json, ModelConfig& config);
 
 ModelConfig read_hf_config(const HfFolder& folder, const AttemptPart& attempt);
 

@@ -76,8 +76,7 @@ void read_deepseek_experts(const GgufFile& gguf, ModelConfig& config) {
                  gguf.file().path(), key("expert_gating_func"), gating);
     }
     moe.scoring = gating == 1 ? MoeScoring::softmax : MoeScoring::sigmoid;
-    check_expert_groups(
-        moe, fmt::format("{}: metadata '{}'", gguf.file().path(), key("expert_group_count")));
+    check_experts(moe, gguf.file().path());
 }
 
 }  // namespace kd

@@ -88,7 +88,7 @@ void read_deepseek_experts(const JsonNode& json, bool is_v2, ModelConfig& config
         moe.groups_used = size_or(json, "topk_group", 4, 1, moe.groups);
         moe.normalise = boolean_or(json, "norm_topk_prob", true);
     }
-    check_expert_groups(moe, fmt::format("{}: n_group", json.where()));
+    check_experts(moe, json.where());
 }
 
 }  // namespace kd

@@ -15,13 +15,17 @@ ModelConfig read_parts(const ModelFile& file, const AttemptPart& attempt) {
 
 }  // namespace
 
-void check_expert_groups(const MoeShape& moe, const std::string& where) {
+void check_experts(const MoeShape& moe, const std::string& where) {
     if (moe.experts % moe.groups != 0) {
-        KD_THROW(corrupt, "{}: {} does not divide {} experts", where, moe.groups, moe.experts);
+        KD_THROW(corrupt, "{}: {} groups do not divide {} experts", where, moe.groups, moe.experts);
     }
     if (moe.used > moe.groups_used * (moe.experts / moe.groups)) {
         KD_THROW(corrupt, "{}: {} of {} groups of {} experts hold less than the {} used", where,
                  moe.groups_used, moe.groups, moe.experts / moe.groups, moe.used);
+    }
+    if (int64_t{moe.shared} * moe.intermediate > kMaxIntermediate) {
+        KD_THROW(corrupt, "{}: {} shared experts of {} elements are more than {} together", where,
+                 moe.shared, moe.intermediate, kMaxIntermediate);
     }
 }
 

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <vector>
 
+#include "backends/cpu/lazy_array.h"
 #include "kernels/attn_verify_mla/attn_verify_mla_cpu.h"
 #include "kernels/embed/embed.h"
 #include "kernels/linear_heads/linear_heads.h"
@@ -18,9 +19,9 @@
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/swiglu/swiglu.h"
 #include "models/architectures.h"
+#include "models/deepseek_weights.h"
 #include "models/layer_ops.h"
 #include "models/rope.h"
-#include "models/weights.h"
 
 namespace kd {
 
@@ -44,9 +45,8 @@ struct Layer {
     Projection q;                     // q_lora or hidden -> heads * (nope + rope)
     Projection kv_a;                  // hidden -> latent + rope
     std::vector<float> kv_a_norm;     // [latent]
-    std::vector<float> k_b;           // [heads, latent, nope] W_UK, transposed
-    std::vector<float> v_b;           // [heads, value, latent] W_UV
-    Projection attn_output;           // heads * value -> hidden
+    AbsorbedWeights absorbed;
+    Projection attn_output;  // heads * value -> hidden
 
     std::unique_ptr<FeedForward> dense;  // dense layer, or shared experts; null: none
     std::unique_ptr<Projection> router;  // hidden -> experts; null: a dense layer
@@ -125,188 +125,27 @@ class DeepseekMlaMoe final : public Model {
     Workspace workspace_;
 };
 
-/// A matrix as it lies in the file, and its bias.
-struct ProjectionView {
-    WeightView weight;
-    std::vector<float> bias;  // empty: none
-};
-
-struct FeedForwardViews {
-    WeightView gate, up, down;
-    int32_t intermediate = 0;  // 0: none
-};
-
-/// Where the tensors of a layer lie in the file.
-struct LayerViews {
-    std::vector<float> attn_norm, ffn_norm, q_a_norm, kv_a_norm, router_bias;
-    ProjectionView q_a, q, kv_a, attn_output;
-    WeightView kv_b;                   // [heads * (nope + value), latent], or in its place
-    std::vector<WeightView> k_b, v_b;  // [heads] each [latent, nope]; each [value, latent]
-    FeedForwardViews dense;            // dense layer, or shared experts
-    WeightView router;
-    std::vector<WeightView> gate_experts, up_experts, down_experts;
-};
-
-/// Reads the tensors of one layer.
-class LayerReader {
-  public:
-    LayerReader(WeightReader& reader, const ModelConfig& config, int32_t layer)
-        : reader_(reader), c_(config), layer_(layer) {}
-
-    LayerViews read() {
-        LayerViews views;
-        views.attn_norm = reader_.vector(name("attn_norm.weight"), c_.hidden);
-        views.ffn_norm = reader_.vector(name("ffn_norm.weight"), c_.hidden);
-        read_attention(views);
-        if (layer_ < c_.moe.first_dense || c_.moe.experts == 0) {
-            views.dense = feed_forward("", c_.intermediate);
-        } else {
-            read_experts(views);
-        }
-        return views;
-    }
-
-  private:
-    std::string name(std::string_view part) const { return fmt::format("blk.{}.{}", layer_, part); }
-    WeightView matrix(std::string_view part, int64_t rows, int64_t columns) {
-        return reader_.matrix(name(part) + ".weight", rows, columns);
-    }
-    ProjectionView projection(std::string_view part, int64_t rows, int64_t columns) {
-        ProjectionView view = {.weight = matrix(part, rows, columns)};
-        if (reader_.has(name(part) + ".bias"))
-            view.bias = reader_.vector(name(part) + ".bias", rows);
-        return view;
-    }
-    FeedForwardViews feed_forward(std::string_view suffix, int32_t intermediate) {
-        const auto part = [&](std::string_view side) {
-            return fmt::format("ffn_{}{}", side, suffix);
-        };
-        const FeedForwardViews views = {.gate = matrix(part("gate"), intermediate, c_.hidden),
-                                        .up = matrix(part("up"), intermediate, c_.hidden),
-                                        .down = matrix(part("down"), c_.hidden, intermediate),
-                                        .intermediate = intermediate};
-        reader_.expect_one_kind({views.gate, views.up}, name(part("gate")) + ".weight");
-        return views;
-    }
-    void read_attention(LayerViews& views) {
-        const MlaShape& mla = c_.mla;
-        const int64_t q_rows = int64_t{c_.heads} * c_.head_dim;
-        if (mla.q_lora > 0) {
-            views.q_a = projection("attn_q_a", mla.q_lora, c_.hidden);
-            views.q_a_norm = reader_.vector(name("attn_q_a_norm.weight"), mla.q_lora);
-            views.q = projection("attn_q_b", q_rows, mla.q_lora);
-        } else {
-            views.q = projection("attn_q", q_rows, c_.hidden);
-        }
-        views.kv_a = projection("attn_kv_a_mqa", mla.kv_lora + mla.rope, c_.hidden);
-        views.kv_a_norm = reader_.vector(name("attn_kv_a_norm.weight"), mla.kv_lora);
-        if (reader_.has(name("attn_k_b.weight"))) {
-            views.k_b = reader_.matrices(name("attn_k_b.weight"), c_.heads, mla.kv_lora, mla.nope);
-            views.v_b = reader_.matrices(name("attn_v_b.weight"), c_.heads, mla.value, mla.kv_lora);
-        } else {
-            views.kv_b =
-                matrix("attn_kv_b", int64_t{c_.heads} * (mla.nope + mla.value), mla.kv_lora);
-        }
-        views.attn_output = projection("attn_output", c_.hidden, int64_t{c_.heads} * mla.value);
-    }
-    void read_experts(LayerViews& views) {
-        const MoeShape& moe = c_.moe;
-        views.router = matrix("ffn_gate_inp", moe.experts, c_.hidden);
-        if (moe.scoring == MoeScoring::sigmoid) {
-            views.router_bias = reader_.vector(name("exp_probs_b.bias"), moe.experts);
-        }
-        const auto stack = [&](std::string_view part, int64_t rows, int64_t columns) {
-            return reader_.experts(layer_, part, moe.experts, rows, columns);
-        };
-        views.gate_experts = stack("ffn_gate", moe.intermediate, c_.hidden);
-        views.up_experts = stack("ffn_up", moe.intermediate, c_.hidden);
-        views.down_experts = stack("ffn_down", c_.hidden, moe.intermediate);
-        if (moe.shared > 0) views.dense = feed_forward("_shexp", moe.shared * moe.intermediate);
-    }
-
-    WeightReader& reader_;
-    const ModelConfig& c_;
-    const int32_t layer_;
-};
-
-/// The tensors around the layers.
-struct OuterViews {
-    WeightView embedding;
-    std::vector<float> output_norm;
-    WeightView head;
-};
-
-OuterViews read_outer(WeightReader& reader, const ModelConfig& c) {
-    OuterViews views = {.embedding = reader.matrix("token_embd.weight", c.vocabulary, c.hidden),
-                        .output_norm = reader.vector("output_norm.weight", c.hidden)};
-    // Without its own matrix the head shares the embedding's.
-    views.head = reader.has("output.weight")
-                     ? reader.matrix("output.weight", c.vocabulary, c.hidden)
-                     : views.embedding;
-    return views;
-}
-
-Projection stack(std::initializer_list<WeightView> parts, std::vector<float> bias, Stream& stream) {
-    return {.weights = LinearWeights(std::span(parts.begin(), parts.size()), stream),
-            .bias = std::move(bias)};
-}
-
-Projection stack(ProjectionView& view, Stream& stream) {
-    return stack({view.weight}, std::move(view.bias), stream);
-}
-
-/// W_UK and W_UV as the absorbed form multiplies with them, in float32.
-void absorb(const LayerViews& views, const ModelConfig& c, Layer& layer) {
-    const MlaShape& mla = c.mla;
-    const size_t heads = static_cast<size_t>(c.heads), latent = static_cast<size_t>(mla.kv_lora),
-                 nope = static_cast<size_t>(mla.nope), value = static_cast<size_t>(mla.value);
-    layer.k_b.resize(heads * latent * nope);
-    layer.v_b.resize(heads * value * latent);
-    std::vector<float> row(latent);
-    for (size_t h = 0; h < heads; ++h) {
-        float* k = layer.k_b.data() + h * latent * nope;
-        float* v = layer.v_b.data() + h * value * latent;
-        if (!views.k_b.empty()) {
-            for (size_t l = 0; l < latent; ++l) {
-                dequantise_row(views.k_b[h], static_cast<int64_t>(l), k + l * nope);
-            }
-            for (size_t i = 0; i < value; ++i) {
-                dequantise_row(views.v_b[h], static_cast<int64_t>(i), v + i * latent);
-            }
-            continue;
-        }
-        const size_t first = h * (nope + value);
-        for (size_t n = 0; n < nope; ++n) {
-            dequantise_row(views.kv_b, static_cast<int64_t>(first + n), row.data());
-            for (size_t l = 0; l < latent; ++l) k[l * nope + n] = row[l];
-        }
-        for (size_t i = 0; i < value; ++i) {
-            dequantise_row(views.kv_b, static_cast<int64_t>(first + nope + i), v + i * latent);
-        }
-    }
-}
-
-Layer make_layer(LayerViews views, const ModelConfig& c, Stream& stream) {
+Layer make_layer(DeepseekLayerViews views, const ModelConfig& c, Stream& stream) {
     Layer layer = {.attn_norm = std::move(views.attn_norm),
                    .ffn_norm = std::move(views.ffn_norm),
                    .q_a_norm = std::move(views.q_a_norm),
-                   .q = stack(views.q, stream),
-                   .kv_a = stack(views.kv_a, stream),
+                   .q = stack({&views.q}, stream),
+                   .kv_a = stack({&views.kv_a}, stream),
                    .kv_a_norm = std::move(views.kv_a_norm),
-                   .attn_output = stack(views.attn_output, stream),
+                   .attn_output = stack({&views.attn_output}, stream),
                    .router_bias = std::move(views.router_bias),
                    .gate_experts = std::move(views.gate_experts),
                    .up_experts = std::move(views.up_experts),
                    .down_experts = std::move(views.down_experts)};
-    absorb(views, c, layer);
-    if (c.mla.q_lora > 0) layer.q_a = std::make_unique<Projection>(stack(views.q_a, stream));
-    if (views.router.data != nullptr) {
-        layer.router = std::make_unique<Projection>(stack({views.router}, {}, stream));
+    layer.absorbed = absorb(views, c);
+    if (c.mla.q_lora > 0) layer.q_a = std::make_unique<Projection>(stack({&views.q_a}, stream));
+    if (views.router.weight.data != nullptr) {
+        layer.router = std::make_unique<Projection>(stack({&views.router}, stream));
     }
     if (const FeedForwardViews& dense = views.dense; dense.intermediate > 0) {
         layer.dense = std::make_unique<FeedForward>(
-            FeedForward{.gate_up = stack({dense.gate, dense.up}, {}, stream),
-                        .down = stack({dense.down}, {}, stream),
+            FeedForward{.gate_up = stack({&dense.gate, &dense.up}, stream),
+                        .down = stack({&dense.down}, stream),
                         .intermediate = dense.intermediate});
     }
     return layer;
@@ -332,12 +171,12 @@ DeepseekMlaMoe::DeepseekMlaMoe(const ModelFile& file, const ModelConfig& model_c
       rope_(rope_table(config)),
       workspace_(config, limits.rows) {
     WeightReader reader(file);
-    OuterViews outer = read_outer(reader, config);
+    DeepseekOuterViews outer = read_deepseek_outer(reader, config);
     output_norm_ = std::move(outer.output_norm);
     for (int32_t i = 0; i < config.layers; ++i) {
-        layers_.push_back(make_layer(LayerReader(reader, config, i).read(), config, stream));
+        layers_.push_back(make_layer(read_deepseek_layer(reader, config, i), config, stream));
     }
-    output_ = std::make_unique<Projection>(stack({outer.head}, {}, stream));
+    output_ = std::make_unique<Projection>(stack({&outer.head}, stream));
     shared_ = {.embedding = outer.embedding, .head = &output_->weights};
     reader.skip_layers(config.layers, config.mtp_layers);
     reader.expect_all_taken(config.architecture);
@@ -391,7 +230,7 @@ void DeepseekMlaMoe::queries(const Layer& layer, int64_t rows, Stream& stream) {
                   .heads = config.heads,
                   .outputs = config.mla.kv_lora,
                   .inputs = config.mla.nope,
-                  .weights = layer.k_b.data(),
+                  .weights = layer.absorbed.k_b.data(),
                   .x = w.q.data(),
                   .x_stride = config.head_dim,
                   .y = w.q_latent.data(),
@@ -436,7 +275,7 @@ void DeepseekMlaMoe::attention(const ForwardBatch& batch, const Layer& layer, in
                   .heads = config.heads,
                   .outputs = mla.value,
                   .inputs = mla.kv_lora,
-                  .weights = layer.v_b.data(),
+                  .weights = layer.absorbed.v_b.data(),
                   .x = w.attended.data(),
                   .x_stride = mla.kv_lora,
                   .y = w.values.data(),
@@ -527,8 +366,8 @@ std::unique_ptr<Model> load_deepseek(const ModelFile& file, const ModelConfig& c
 void check_deepseek(const ModelFile& file, const ModelConfig& config,
                     std::vector<std::string>& faults) {
     WeightReader reader(file, faults);
-    read_outer(reader, config);
-    for (int32_t i = 0; i < config.layers; ++i) LayerReader(reader, config, i).read();
+    read_deepseek_outer(reader, config);
+    for (int32_t i = 0; i < config.layers; ++i) read_deepseek_layer(reader, config, i);
     reader.skip_layers(config.layers, config.mtp_layers);
     reader.expect_all_taken(config.architecture);
 }

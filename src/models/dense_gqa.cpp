@@ -2,29 +2,21 @@
 // weights only. A flat list of ops a layer.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "backends/cpu/lazy_array.h"
-#include "base/check.h"
 #include "kernels/embed/embed.h"
-#include "kernels/linear/linear.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/swiglu/swiglu.h"
 #include "models/architectures.h"
+#include "models/layer_ops.h"
 #include "models/rope.h"
 #include "models/weights.h"
 
 namespace kd {
 
 namespace {
-
-/// y = W x + bias.
-struct Projection {
-    LinearWeights weights;
-    std::vector<float> bias;  // [outputs] or empty
-};
 
 struct Layer {
     std::vector<float> attn_norm;  // [hidden]
@@ -75,25 +67,18 @@ class DenseGqa final : public Model {
               Stream& stream) const;
     void head_norm(const std::vector<float>& weight, float* x, int32_t heads, int64_t rows,
                    Stream& stream) const;
-    void project(const LinearWeights& weights, const std::vector<float>& bias, const float* x,
-                 int64_t rows, const float* residual, float* y, Stream& stream);
+    void project(const Projection& projection, const float* x, int64_t rows, const float* residual,
+                 float* y, Stream& stream);
     void attention(const ForwardBatch& batch, const Layer& layer, int32_t index, Stream& stream);
     void feed_forward(const Layer& layer, int64_t rows, Stream& stream);
-    void copy_features(const ForwardBatch& batch, int32_t layer) const;
     void head(const ForwardBatch& batch, Stream& stream);
 
     ForwardLimits limits_;
     std::vector<float> output_norm_;
     std::vector<Layer> layers_;
-    std::unique_ptr<LinearWeights> output_;
+    std::unique_ptr<Projection> output_;
     RopeTable rope_;
     Workspace workspace_;
-};
-
-/// A matrix as it lies in the file, and its bias.
-struct ProjectionView {
-    WeightView weight;
-    std::vector<float> bias;  // empty: none
 };
 
 /// Where the tensors of a layer lie in the file.
@@ -146,7 +131,7 @@ LayerViews read_layer(WeightReader& reader, const ModelConfig& c, int32_t layer)
 struct OuterViews {
     WeightView embedding;
     std::vector<float> output_norm;
-    WeightView head;
+    ProjectionView head;
     std::vector<float> rope_divisors;  // [rope_dim / 2] or empty
 };
 
@@ -154,24 +139,13 @@ OuterViews read_outer(WeightReader& reader, const ModelConfig& c) {
     OuterViews views = {.embedding = reader.matrix("token_embd.weight", c.vocabulary, c.hidden),
                         .output_norm = reader.vector("output_norm.weight", c.hidden)};
     // Without its own matrix the head shares the embedding's.
-    views.head = reader.has("output.weight")
-                     ? reader.matrix("output.weight", c.vocabulary, c.hidden)
-                     : views.embedding;
+    views.head.weight = reader.has("output.weight")
+                            ? reader.matrix("output.weight", c.vocabulary, c.hidden)
+                            : views.embedding;
     if (reader.has("rope_freqs.weight")) {
         views.rope_divisors = reader.positive_vector("rope_freqs.weight", c.rope_dim / 2);
     }
     return views;
-}
-
-/// The matrices stacked by rows, and so their biases.
-Projection stack(std::initializer_list<const ProjectionView*> parts, Stream& stream) {
-    std::vector<WeightView> weights;
-    std::vector<float> bias;
-    for (const ProjectionView* part : parts) {
-        weights.push_back(part->weight);
-        bias.insert(bias.end(), part->bias.begin(), part->bias.end());
-    }
-    return {.weights = LinearWeights(weights, stream), .bias = std::move(bias)};
 }
 
 DenseGqa::DenseGqa(const ModelFile& file, const ModelConfig& model_config,
@@ -191,8 +165,8 @@ DenseGqa::DenseGqa(const ModelFile& file, const ModelConfig& model_config,
                            .gate_up = stack({&views.gate, &views.up}, stream),
                            .down = stack({&views.down}, stream)});
     }
-    output_ = std::make_unique<LinearWeights>(std::span(&outer.head, 1), stream);
-    shared_ = {.embedding = outer.embedding, .head = output_.get()};
+    output_ = std::make_unique<Projection>(stack({&outer.head}, stream));
+    shared_ = {.embedding = outer.embedding, .head = &output_->weights};
     reader.expect_all_taken(config.architecture);
     if (stream.kernels == Kernels::fast) file.release();
     rope_ = rope_table(config, outer.rope_divisors);
@@ -224,23 +198,15 @@ void DenseGqa::head_norm(const std::vector<float>& weight, float* x, int32_t hea
             stream);
 }
 
-/// y = residual + x W^T + bias, on rows in the form that the weights' kernel takes.
-void DenseGqa::project(const LinearWeights& weights, const std::vector<float>& bias, const float* x,
-                       int64_t rows, const float* residual, float* y, Stream& stream) {
-    LinearParams params{.weights = &weights,
-                        .rows = rows,
-                        .bias = bias.empty() ? nullptr : bias.data(),
-                        .residual = residual,
-                        .y = y};
-    QuantRows quantised;
-    if (stream.kernels == Kernels::fast && weights.wants_quantised_rows()) {
-        quantised = QuantRows::in(workspace_.quantised.data(), rows, weights.columns());
-        quant_rows({.x = x, .out = quantised}, stream);
-        params.quantised = &quantised;
-    } else {
-        params.x = x;
-    }
-    linear(params, stream);
+void DenseGqa::project(const Projection& projection, const float* x, int64_t rows,
+                       const float* residual, float* y, Stream& stream) {
+    kd::project({.projection = &projection,
+                 .x = x,
+                 .rows = rows,
+                 .residual = residual,
+                 .y = y,
+                 .quantised = workspace_.quantised.data()},
+                stream);
 }
 
 void DenseGqa::attention(const ForwardBatch& batch, const Layer& layer, int32_t index,
@@ -249,8 +215,7 @@ void DenseGqa::attention(const ForwardBatch& batch, const Layer& layer, int32_t 
     Workspace& w = workspace_;
     const auto rows = static_cast<int64_t>(batch.tokens.size());
     norm(layer.attn_norm, w.x.data(), rows, w.normed.data(), stream);
-    project(layer.qkv.weights, layer.qkv.bias, w.normed.data(), rows, nullptr, w.qkv.data(),
-            stream);
+    project(layer.qkv, w.normed.data(), rows, nullptr, w.qkv.data(), stream);
     head_norm(layer.q_norm, w.qkv.data(), c.heads, rows, stream);
     head_norm(layer.k_norm, w.qkv.data() + int64_t{c.heads} * c.head_dim, c.kv_heads, rows, stream);
     rope_append({.rows = rows,
@@ -277,36 +242,19 @@ void DenseGqa::attention(const ForwardBatch& batch, const Layer& layer, int32_t 
                      .layer = index,
                      .scratch = w.attn_scratch.data()},
                     stream);
-    project(layer.attn_output.weights, layer.attn_output.bias, w.attended.data(), rows, w.x.data(),
-            w.x.data(), stream);
+    project(layer.attn_output, w.attended.data(), rows, w.x.data(), w.x.data(), stream);
 }
 
 void DenseGqa::feed_forward(const Layer& layer, int64_t rows, Stream& stream) {
     Workspace& w = workspace_;
     norm(layer.ffn_norm, w.x.data(), rows, w.normed.data(), stream);
-    project(layer.gate_up.weights, layer.gate_up.bias, w.normed.data(), rows, nullptr,
-            w.gate_up.data(), stream);
+    project(layer.gate_up, w.normed.data(), rows, nullptr, w.gate_up.data(), stream);
     swiglu({.gate_up = w.gate_up.data(),
             .y = w.activated.data(),
             .rows = rows,
             .columns = config.intermediate},
            stream);
-    project(layer.down.weights, layer.down.bias, w.activated.data(), rows, w.x.data(), w.x.data(),
-            stream);
-}
-
-/// The residual stream behind `layer` to its places among the features.
-void DenseGqa::copy_features(const ForwardBatch& batch, int32_t layer) const {
-    if (batch.features.data == nullptr) return;
-    for (size_t tap = 0; tap < limits_.feature_layers.size(); ++tap) {
-        if (limits_.feature_layers[tap] != layer) continue;
-        for (size_t row = 0; row < batch.tokens.size(); ++row) {
-            const auto at = static_cast<int64_t>(row);
-            std::memcpy(batch.features.row(at) + static_cast<int64_t>(tap) * config.hidden,
-                        workspace_.x.data() + at * config.hidden,
-                        static_cast<size_t>(config.hidden) * sizeof(float));
-        }
-    }
+    project(layer.down, w.activated.data(), rows, w.x.data(), w.x.data(), stream);
 }
 
 /// Final norm and head, only for the rows whose logits are read.
@@ -314,42 +262,21 @@ void DenseGqa::head(const ForwardBatch& batch, Stream& stream) {
     Workspace& w = workspace_;
     const auto rows = static_cast<int64_t>(batch.logit_rows.size());
     if (rows == 0) return;
-    // logit_rows ascend, so a row moves only towards the front and the gather is safe in place.
-    for (int64_t i = 0; i < rows; ++i) {
-        const int64_t row = batch.logit_rows[static_cast<size_t>(i)];
-        if (row != i) {
-            std::memcpy(w.x.data() + i * config.hidden, w.x.data() + row * config.hidden,
-                        static_cast<size_t>(config.hidden) * sizeof(float));
-        }
-    }
+    gather_logit_rows(batch, w.x.data(), config.hidden);
     norm(output_norm_, w.x.data(), rows, w.normed.data(), stream);
-    project(*output_, {}, w.normed.data(), rows, nullptr, batch.logits.data, stream);
+    project(*output_, w.normed.data(), rows, nullptr, batch.logits.data, stream);
 }
 
 void DenseGqa::forward(const ForwardBatch& batch, Stream& stream) {
     const auto rows = static_cast<int64_t>(batch.tokens.size());
-    KD_CHECK(rows > 0 && rows <= limits_.rows, "{} rows, limit {}", rows, limits_.rows);
-    KD_CHECK(batch.logits.rows >= static_cast<int64_t>(batch.logit_rows.size()) &&
-                 batch.logits.stride == config.vocabulary,
-             "logits [{}, {}] for {} rows of {}", batch.logits.rows, batch.logits.stride,
-             batch.logit_rows.size(), config.vocabulary);
-    KD_CHECK(
-        batch.features.data == nullptr ||
-            batch.features.columns == std::ssize(limits_.feature_layers) * int64_t{config.hidden},
-        "features of {} values for {} layers", batch.features.columns,
-        limits_.feature_layers.size());
-    for (const AttnSegment& segment : batch.segments) {
-        KD_CHECK(std::ssize(segment.context) + segment.rows <= limits_.keys,
-                 "{} rows behind {} tokens, limit {}", segment.rows, segment.context.size(),
-                 limits_.keys);
-    }
+    check_batch(batch, limits_, config);
     embed({.table = shared_.embedding, .tokens = batch.tokens, .out = workspace_.x.data()}, stream);
     rope_angles(batch.positions, rope_, workspace_.angles.data());
     for (int32_t i = 0; i < config.layers; ++i) {
         const Layer& layer = layers_[static_cast<size_t>(i)];
         attention(batch, layer, i, stream);
         feed_forward(layer, rows, stream);
-        copy_features(batch, i);
+        copy_features(batch, limits_, i, workspace_.x.data(), config.hidden);
     }
     head(batch, stream);
 }

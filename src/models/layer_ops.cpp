@@ -6,6 +6,16 @@
 
 namespace kd {
 
+Projection stack(std::initializer_list<const ProjectionView*> parts, Stream& stream) {
+    std::vector<WeightView> weights;
+    std::vector<float> bias;
+    for (const ProjectionView* part : parts) {
+        weights.push_back(part->weight);
+        bias.insert(bias.end(), part->bias.begin(), part->bias.end());
+    }
+    return {.weights = LinearWeights(weights, stream), .bias = std::move(bias)};
+}
+
 void project(const ProjectParams& params, Stream& stream) {
     const Projection& projection = *params.projection;
     LinearParams linear_params{.weights = &projection.weights,

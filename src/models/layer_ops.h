@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
-#include "backends/cpu/lazy_array.h"
 #include "models/model.h"
 
 namespace kd {
@@ -14,6 +14,15 @@ struct Projection {
     LinearWeights weights;
     std::vector<float> bias;  // [outputs] or empty
 };
+
+/// A matrix as it lies in the file, and its bias.
+struct ProjectionView {
+    WeightView weight;
+    std::vector<float> bias;  // empty: none
+};
+
+/// The matrices stacked by rows, and so their biases (of all or none).
+Projection stack(std::initializer_list<const ProjectionView*> parts, Stream& stream);
 
 /// y = residual + W x + bias, on rows in the form that the weights' kernel takes.
 struct ProjectParams {

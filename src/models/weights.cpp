@@ -85,7 +85,9 @@ std::vector<WeightView> WeightReader::experts(int32_t layer, std::string_view ki
     if (has(stack)) return matrices(stack, count, rows, columns);
     std::vector<WeightView> views;
     for (int64_t i = 0; i < count; ++i) {
-        views.push_back(matrix(fmt::format("blk.{}.{}.{}.weight", layer, kind, i), rows, columns));
+        const std::string name = fmt::format("blk.{}.{}.{}.weight", layer, kind, i);
+        views.push_back(matrix(name, rows, columns));
+        if (!has(name)) break;  // that one is missing says enough
     }
     return views;
 }

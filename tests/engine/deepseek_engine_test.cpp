@@ -2,8 +2,11 @@
 // and retraction changes no token.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "support/counter_model.h"
 #include "support/deepseek_model.h"
 #include "support/engine_support.h"
 
@@ -124,6 +127,30 @@ TEST(DeepseekEngine, TreesAcceptMoreThanOneToken) {
         rounds += output.stats.rounds;
     }
     EXPECT_GT(tokens, rounds);
+}
+
+/// Kimi-K2's form: a folder with INT4 experts, in shards.
+TEST(DeepseekEngine, AFolderRunsAsAFileDoes) {
+    std::ifstream in(std::string(KD_TEST_DATA) + "/models/deepseek.json");
+    const auto fixture = nlohmann::ordered_json::parse(in);
+    const nlohmann::ordered_json& cases = fixture["cases"];
+    const auto& test = *std::find_if(cases.begin(), cases.end(),
+                                     [](const auto& each) { return each["name"] == "int4"; });
+    const TempFolder folder;
+    write_hf_shards(folder, test["config"],
+                    deepseek_checkpoint({.config = test["config"], .weights = test["weights"]}), 2);
+    write_byte_tokenizer(folder, kVocabulary);
+    Config config = deepseek_config();
+    config.model = folder.path();
+    config.speculative_algorithm = SpeculativeAlgorithm::none;
+    Engine plain(config);
+    config.speculative_algorithm = SpeculativeAlgorithm::ngram;
+    Engine trees(config);
+    for (const auto& prompt : random_prompts(4, 30, kVocabulary, 9)) {
+        const Delta output = run_all(trees, {request_of(prompt, 8)})[0];
+        expect_same_output(output, run_all(plain, {request_of(prompt, 1)})[0]);
+        EXPECT_EQ(output.ids.size(), 24u);
+    }
 }
 
 TEST(DeepseekEngine, TheCacheHoldsOneLatentRowAToken) {

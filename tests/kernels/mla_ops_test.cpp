@@ -190,6 +190,114 @@ TEST(AttnVerifyMlaCpu, IsGroupedQueryAttentionWithOneLatentHead) {
     }
 }
 
+/// One head of attention with keys and values made of the latents, as MLA is defined: in double.
+std::vector<double> unabsorbed(std::span<const float> kv_b, std::span<const float> q, int32_t nope,
+                               int32_t value, const std::vector<std::span<const float>>& rows,
+                               int32_t latent, double scale) {
+    const auto made = [&](std::span<const float> row, int32_t at) {
+        return std::inner_product(row.begin(), row.begin() + latent, kv_b.begin() + at * latent,
+                                  0.0);
+    };
+    std::vector<double> p;
+    for (const std::span<const float> row : rows) {
+        double score = 0;
+        for (int32_t n = 0; n < nope; ++n) score += q[static_cast<size_t>(n)] * made(row, n);
+        score = std::inner_product(row.begin() + latent, row.end(), q.begin() + nope, score);
+        p.push_back(std::exp(score * scale));
+    }
+    const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+    std::vector<double> out(static_cast<size_t>(value), 0.0);
+    for (size_t j = 0; j < rows.size(); ++j) {
+        for (int32_t v = 0; v < value; ++v) {
+            out[static_cast<size_t>(v)] += p[j] / sum * made(rows[j], nope + v);
+        }
+    }
+    return out;
+}
+
+/// W_UK on the query and W_UV on the weighted latents give what keys and values of their own do.
+TEST(AttnVerifyMlaCpu, AbsorbedIsUnabsorbed) {
+    constexpr int32_t kHeads = 3, kNope = 12, kRopePart = 8, kValue = 10, kLatentPart = 20;
+    constexpr int32_t kWidth = kLatentPart + kRopePart, kHead = kNope + kRopePart, kKeys = 37;
+    CaseRandom random(11);
+    std::vector<std::vector<float>> kv_b;  // [heads] each [nope + value, latent]
+    std::vector<float> k_b, v_b;
+    for (int32_t h = 0; h < kHeads; ++h) {
+        const std::vector<float>& w =
+            kv_b.emplace_back(random.values((kNope + kValue) * kLatentPart, 0.4f));
+        for (int32_t l = 0; l < kLatentPart; ++l) {
+            for (int32_t n = 0; n < kNope; ++n) {
+                k_b.push_back(w[static_cast<size_t>(n * kLatentPart + l)]);
+            }
+        }
+        v_b.insert(v_b.end(), w.begin() + kNope * kLatentPart, w.end());
+    }
+    std::vector<float> cache = random.values(kKeys * kWidth);
+    const std::vector<float> q = random.values(kHeads * kHead);
+    std::vector<int32_t> slots(kKeys);
+    std::iota(slots.begin(), slots.end(), 0);
+    ThreadPool threads(1);
+    Stream stream{&threads, Kernels::fast};
+    std::vector<float> q_latent = nan_filled(kHeads * kWidth);
+    linear_heads({.rows = 1,
+                  .heads = kHeads,
+                  .outputs = kLatentPart,
+                  .inputs = kNope,
+                  .weights = k_b.data(),
+                  .x = q.data(),
+                  .x_stride = kHead,
+                  .y = q_latent.data(),
+                  .y_stride = kWidth},
+                 stream);
+    for (int32_t h = 0; h < kHeads; ++h) {
+        std::copy_n(q.begin() + h * kHead + kNope, kRopePart,
+                    q_latent.begin() + h * kWidth + kLatentPart);
+    }
+    const AttnSegment segment = {
+        .rows = 1, .context = std::span(slots).first(kKeys - 1), .slots = std::span(slots).last(1)};
+    const std::vector<float> attended =
+        run({.heads = kHeads,
+             .latent = kLatentPart,
+             .rope = kRopePart,
+             .scale = 0.3f,
+             .q = q_latent.data(),
+             .segments = {&segment, 1},
+             .kv = {.type = DType::f32,
+                    .layers = 1,
+                    .slots = kKeys,
+                    .kv_heads = 1,
+                    .head_dim = kWidth,
+                    .data = reinterpret_cast<std::byte*>(cache.data()),
+                    .rows = KvRows::latent}},
+            1, stream);
+    std::vector<float> values = nan_filled(kHeads * kValue);
+    linear_heads({.rows = 1,
+                  .heads = kHeads,
+                  .outputs = kValue,
+                  .inputs = kLatentPart,
+                  .weights = v_b.data(),
+                  .x = attended.data(),
+                  .x_stride = kLatentPart,
+                  .y = values.data(),
+                  .y_stride = kValue},
+                 stream);
+    std::vector<std::span<const float>> rows;
+    for (int32_t j = 0; j < kKeys; ++j)
+        rows.push_back(std::span(cache).subspan(static_cast<size_t>(j * kWidth), kWidth));
+    for (int32_t h = 0; h < kHeads; ++h) {
+        const std::vector<double> exact =
+            unabsorbed(kv_b[static_cast<size_t>(h)],
+                       std::span(q).subspan(static_cast<size_t>(h * kHead), kHead), kNope, kValue,
+                       rows, kLatentPart, 0.3f);
+        for (int32_t v = 0; v < kValue; ++v) {
+            // Rounded to float32 three times: absorbed query, attended latent, value.
+            EXPECT_NEAR(values[static_cast<size_t>(h * kValue + v)], exact[static_cast<size_t>(v)],
+                        2e-6)
+                << "head " << h << ", element " << v;
+        }
+    }
+}
+
 /// A path of `tail` new rows behind `context` tokens: its last row as the end of a chain, of a
 /// causal chunk, and of a tree with other nodes between.
 TEST(AttnVerifyMlaCpu, APathIsTheSameHoweverItComes) {

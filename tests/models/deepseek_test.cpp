@@ -218,6 +218,45 @@ TEST(DeepseekFolder, TheLanguageModelOfALargerOne) {
     expect_case(test, folder.path());
 }
 
+/// One line naming file and tensor for whatever is wrong about them.
+TEST(DeepseekFolder, TensorsThatDoNotFitAreRefused) {
+    const Json& test = case_named("base");
+    const std::vector<HfTensor> good = deepseek_checkpoint(model_of(test));
+    const TempFolder folder;
+    const auto error = [&](std::string_view name, const std::function<void(HfTensor&)>& change) {
+        std::vector<HfTensor> tensors = good;
+        const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                        [&](const HfTensor& each) { return each.name == name; });
+        change(*found);
+        std::erase_if(tensors, [](const HfTensor& each) { return each.name.empty(); });
+        write_hf_folder(folder, test["config"], tensors);
+        const std::string message =
+            error_of([&] { ModelRunner(folder.path(), Kernels::reference, 8); });
+        EXPECT_TRUE(message.starts_with(folder.path() + ": tensor ")) << message;
+        return message.substr(std::min(message.size(), folder.path().size() + 9));
+    };
+    const auto remove = [](HfTensor& tensor) { tensor.name.clear(); };
+    const auto transpose = [](HfTensor& tensor) { std::swap(tensor.shape[0], tensor.shape[1]); };
+    for (const char* part :
+         {"self_attn.kv_b_proj.weight", "self_attn.kv_a_layernorm.weight", "mlp.gate.weight",
+          "mlp.gate.e_score_correction_bias", "mlp.experts.7.down_proj.weight",
+          "mlp.shared_experts.up_proj.weight"}) {
+        const std::string name = fmt::format("model.layers.1.{}", part);
+        EXPECT_EQ(error(name, remove), name + " is missing");
+    }
+    EXPECT_EQ(
+        error("model.layers.2.mlp.experts.3.gate_proj.weight", transpose),
+        "model.layers.2.mlp.experts.3.gate_proj.weight has shape [32, 64], expected [64, 32]");
+    EXPECT_EQ(error("model.layers.0.self_attn.kv_a_proj_with_mqa.weight", transpose),
+              "model.layers.0.self_attn.kv_a_proj_with_mqa.weight has shape [48, 64], expected "
+              "[64, 48]");
+    EXPECT_EQ(error("model.layers.1.mlp.experts.0.up_proj.weight",
+                    [](HfTensor& tensor) {
+                        tensor.name = "model.layers.1.mlp.experts.8.up_proj.weight";
+                    }),
+              "model.layers.1.mlp.experts.0.up_proj.weight is missing");
+}
+
 /// What a GGUF file can say.
 bool fits_gguf(const Json& test) {
     static const std::set<std::string> kNot = {"half_pairs", "mscale_ratio", "fp8", "int4"};
