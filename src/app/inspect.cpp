@@ -37,6 +37,8 @@ std::string value_text(const Json& value) {
     }
     if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
     if (value.is_string()) return visible(value.get_ref<const std::string&>());
+    // Of a config.json; what stands for an array of GGUF is an object.
+    if (value.is_array() || !value.contains("array_of")) return visible(value.dump());
     std::string text = fmt::format("{} {}:", grouped(value["count"].get<int64_t>()),
                                    value["array_of"].get_ref<const std::string&>());
     for (const Json& element : value["first"]) text.append(" ").append(value_text(element));

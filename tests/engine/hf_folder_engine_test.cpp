@@ -24,10 +24,10 @@ Json small_model(const std::string& name) {
 
 Config config_of(const TempFolder& folder, SpeculativeAlgorithm drafter) {
     return {.model = folder.path(),
-            .speculative_algorithm = drafter,
-            .max_draft_tokens = 8,
             .context_length = 128,
-            .threads = 1};
+            .threads = 1,
+            .speculative_algorithm = drafter,
+            .max_draft_tokens = 8};
 }
 
 TEST(HfFolderEngine, TreesEmitWhatPlainDecodingEmits) {
