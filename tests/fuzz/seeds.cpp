@@ -10,29 +10,38 @@
 #include <utility>
 #include <vector>
 
+#include "formats/tokenizer_fixtures.h"
 #include "fuzz/gguf_seeds.h"
 
 namespace kd {
 namespace {
 
-/// The templates that the unit tests compare with jinja2.
-std::vector<std::pair<std::string, std::string>> template_seeds() {
+using Seeds = std::vector<std::pair<std::string, std::string>>;
+
+/// The templates that the unit tests compare with jinja2, the published ones among them.
+Seeds template_seeds() {
     std::ifstream file(KD_TEST_DATA "/formats/template_cases.json");
     const auto json = nlohmann::json::parse(file);
-    std::vector<std::pair<std::string, std::string>> seeds = {
-        {"smollm", json.at("smollm_template").get<std::string>()}};
+    Seeds seeds = {{"smollm", json.at("smollm_template").get<std::string>()}};
     for (const auto& each : json.at("cases")) {
         if (!each.contains("template")) continue;
         seeds.emplace_back(fmt::format("case-{}", seeds.size()), each.at("template"));
+    }
+    for (const auto& [name, each] :
+         read_fixture("template_chats.json.gz").at("templates").items()) {
+        seeds.emplace_back(name, each.at("source"));
+    }
+    for (const auto& each : read_fixture("template_random.json.gz").at("cases")) {
+        seeds.emplace_back(fmt::format("random-{}", seeds.size()), each.at("template"));
     }
     return seeds;
 }
 
 /// Files that the safetensors package was asked about, and the one it wrote.
-std::vector<std::pair<std::string, std::string>> safetensors_seeds() {
+Seeds safetensors_seeds() {
     std::ifstream file(KD_TEST_DATA "/formats/safetensors.json");
     const auto json = nlohmann::json::parse(file);
-    std::vector<std::pair<std::string, std::string>> seeds;
+    Seeds seeds;
     const auto add = [&](std::string name, const std::string& hex) {
         std::string bytes;
         for (size_t i = 0; i < hex.size(); i += 2) {
@@ -48,9 +57,9 @@ std::vector<std::pair<std::string, std::string>> safetensors_seeds() {
 }
 
 /// Noise that is long enough for many calls: what starts empty grows slowly.
-std::vector<std::pair<std::string, std::string>> call_seeds() {
+Seeds call_seeds() {
     std::minstd_rand random(1);
-    std::vector<std::pair<std::string, std::string>> seeds;
+    Seeds seeds;
     for (int i = 0; i < 64; ++i) {
         std::string bytes(1024, '\0');
         for (char& byte : bytes) byte = static_cast<char>(random() >> 8);
@@ -59,8 +68,32 @@ std::vector<std::pair<std::string, std::string>> call_seeds() {
     return seeds;
 }
 
+/// A tokenizer.json of the fixtures with a vocabulary that leaves room for its pipeline: the bytes
+/// and the first merges.
+std::string smaller_tokenizer(const std::string& text) {
+    constexpr int kKept = 300;
+    Json json = parse_json(text, "");
+    Json& model = json.at("model");
+    Json vocabulary = Json::object();
+    for (const auto& [token, id] : model.at("vocab").items()) {
+        if (id.get<int>() < kKept) vocabulary[token] = id;
+    }
+    Json merges = Json::array();
+    for (const Json& merge : model.at("merges")) {
+        const std::string made = merge.at(0).get<std::string>() + merge.at(1).get<std::string>();
+        if (vocabulary.contains(made)) merges.push_back(merge);
+    }
+    for (Json& token : json.at("added_tokens")) {
+        token.at("id") =
+            token.at("id").get<int>() - static_cast<int>(model.at("vocab").size()) + kKept;
+    }
+    model.at("vocab") = vocabulary;
+    model.at("merges") = merges;
+    return json.dump();
+}
+
 /// Small tokenizer folders, their files parted as fuzz_tokenizer_json.cpp says.
-std::vector<std::pair<std::string, std::string>> tokenizer_folder_seeds() {
+Seeds tokenizer_folder_seeds() {
     const std::string head =
         R"({"added_tokens":[{"id":6,"content":"<|im_end|>","special":true,"rstrip":true},)"
         R"({"id":7,"content":"caf\u00e9","normalized":true,"single_word":true}],"normalizer":)"
@@ -75,7 +108,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_folder_seeds() {
     const std::string config =
         R"({"bos_token":"<|im_end|>","eos_token":{"content":"<|im_end|>"},"chat_template":)"
         R"([{"name":"default","template":"x"}],"add_bos_token":true})";
-    std::vector<std::pair<std::string, std::string>> seeds;
+    Seeds seeds;
     for (const std::string step :
          {R"({"type":"Digits","individual_digits":true},)",
           R"({"type":"Split","pattern":{"String":"a"},"behavior":"MergedWithNext","invert":true},)",
@@ -84,6 +117,13 @@ std::vector<std::pair<std::string, std::string>> tokenizer_folder_seeds() {
         seeds.emplace_back(
             fmt::format("folder-{}", seeds.size()),
             fmt::format("{}{}{}\xFF{}\xFF{{\"eos_token_id\":[1,6]}}", head, step, tail, config));
+    }
+    for (const auto& [name, family] :
+         read_fixture("tokenizer_families.json.gz").at("families").items()) {
+        const Json& files = family.at("files");
+        if (!files.contains("tokenizer.json")) continue;
+        seeds.emplace_back(name, smaller_tokenizer(files.at("tokenizer.json")) + "\xFF" +
+                                     files.at("tokenizer_config.json").get<std::string>());
     }
     std::string ranks;
     constexpr std::string_view kDigits =
@@ -109,8 +149,8 @@ int main(int argc, char** argv) {
     const std::string_view target(argv[1]);
     const std::filesystem::path folder(argv[2]);
     std::filesystem::create_directories(folder);
-    std::vector<std::pair<std::string, std::string>> seeds;
-    if (target == "gguf") seeds = kd::gguf_seeds();
+    Seeds seeds;
+    if (target == "gguf" || target == "model") seeds = kd::gguf_seeds();
     if (target == "safetensors") seeds = kd::safetensors_seeds();
     if (target == "abi") seeds = kd::call_seeds();
     if (target == "tokenizer_json") seeds = kd::tokenizer_folder_seeds();
