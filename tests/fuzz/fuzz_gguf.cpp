@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "formats/gguf.h"
 #include "formats/model_config.h"
+#include "formats/model_file.h"
 #include "formats/tokenizer.h"
 #include "fuzz/memory_file.h"
 

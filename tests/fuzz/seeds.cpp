@@ -27,11 +27,12 @@ Seeds template_seeds() {
         if (!each.contains("template")) continue;
         seeds.emplace_back(fmt::format("case-{}", seeds.size()), each.at("template"));
     }
-    for (const auto& [name, each] :
-         read_fixture("template_chats.json.gz").at("templates").items()) {
+    const Json chats = read_fixture("template_chats.json.gz");
+    for (const auto& [name, each] : chats.at("templates").items()) {
         seeds.emplace_back(name, each.at("source"));
     }
-    for (const auto& each : read_fixture("template_random.json.gz").at("cases")) {
+    const Json random = read_fixture("template_random.json.gz");
+    for (const Json& each : random.at("cases")) {
         seeds.emplace_back(fmt::format("random-{}", seeds.size()), each.at("template"));
     }
     return seeds;
@@ -118,8 +119,8 @@ Seeds tokenizer_folder_seeds() {
             fmt::format("folder-{}", seeds.size()),
             fmt::format("{}{}{}\xFF{}\xFF{{\"eos_token_id\":[1,6]}}", head, step, tail, config));
     }
-    for (const auto& [name, family] :
-         read_fixture("tokenizer_families.json.gz").at("families").items()) {
+    const Json families = read_fixture("tokenizer_families.json.gz");
+    for (const auto& [name, family] : families.at("families").items()) {
         const Json& files = family.at("files");
         if (!files.contains("tokenizer.json")) continue;
         seeds.emplace_back(name, smaller_tokenizer(files.at("tokenizer.json")) + "\xFF" +
@@ -149,7 +150,7 @@ int main(int argc, char** argv) {
     const std::string_view target(argv[1]);
     const std::filesystem::path folder(argv[2]);
     std::filesystem::create_directories(folder);
-    Seeds seeds;
+    kd::Seeds seeds;
     if (target == "gguf" || target == "model") seeds = kd::gguf_seeds();
     if (target == "safetensors") seeds = kd::safetensors_seeds();
     if (target == "abi") seeds = kd::call_seeds();
