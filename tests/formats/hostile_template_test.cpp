@@ -56,7 +56,7 @@ std::string shared_tuple(int levels, const std::string& name = "n") {
 
 TEST(HostileTemplate, SharedTuplesAreKeysAtOnce) {
     EXPECT_LT(seconds_of([] {
-                  EXPECT_EQ(render(shared_tuple(32) + "{% set d = {n.t: 1} %}{{ d|length }}"), "1");
+                  EXPECT_EQ(render(shared_tuple(30) + "{% set d = {n.t: 1} %}{{ d|length }}"), "1");
               }),
               2);
     expect_has(refusal("{% set d = {(1, ([],)): 1} %}"), "a tuple is no key");
@@ -98,7 +98,7 @@ TEST(HostileTemplate, WorkCostsSteps) {
              times(9, "{% set x = s.format(" + names + "z='') %}"),
          {}},
         {times(100, "{% set y = x.format() %}"), {{"x", "{{" + std::string(1 << 20, 'a')}}},
-        {times(200, "{% set y = x % {} %}"), {{"x", std::string(1 << 20, 'a')}}},
+        {times(100, "{% set y = x % {} %}"), {{"x", std::string(1 << 20, 'a')}}},
         {"{% set s = '%(z)s' * 100000 %}" + times(200, "{% set x = s % {'z': ''} %}"), {}},
         {"{% set s = '%%' * 100000 %}" + times(200, "{% set x = s % {} %}"), {}},
         {"{% macro f(" + few + ") %}{{ kwargs and '' }}{% endmacro %}" +
@@ -117,7 +117,9 @@ TEST(HostileTemplate, WorkCostsSteps) {
          {}},
         {"{% set m = x|safe %}" + times(10, "{% set y = m + e %}"), text},
         {times(2500, "{% set n = namespace() %}{% set n." + name + " = 1 %}"), {}},
-        {times(2500, "{% set n = namespace(" + name + "=1) %}"), {}},
+        {"{% macro f() %}{{ kwargs and '' }}{% endmacro %}" +
+             times(2500, "{% set x = f(" + name + "=1) %}"),
+         {}},
         {"{% set d = dict(" + names + "z=1) %}" + times(4500, "{% set n = namespace(d) %}"), {}},
         {"{% set d = dict(" + names + "z=1) %}" +
              times(600, "{% set y = d|tojson(sort_keys=true) %}"),
@@ -133,7 +135,7 @@ TEST(HostileTemplate, WorkCostsSteps) {
 TEST(HostileTemplate, NamesOfTestsAreNotCopied) {
     const Json text = {{"x", std::string(1 << 24, 'a')}};
     EXPECT_LT(
-        seconds_of([&] { EXPECT_EQ(render(times(2000, "{% set y = []|select(x) %}"), text), ""); }),
+        seconds_of([&] { EXPECT_EQ(render(times(8000, "{% set y = []|select(x) %}"), text), ""); }),
         2);
 }
 
@@ -151,7 +153,7 @@ TEST(HostileTemplate, MacrosHaveAtMost255Parameters) {
 }
 
 TEST(HostileTemplate, RawBlocksAreReadOnce) {
-    const std::string tags = repeated("{%", 100'000);
+    const std::string tags = repeated("{%", 40'000);
     EXPECT_LT(seconds_of([&] {
                   EXPECT_EQ(render("{% raw %}" + tags + "\n {% endraw %}"), tags + "\n");
                   expect_has(refusal("{% raw %}" + tags), "'endraw' is missing");
@@ -222,7 +224,7 @@ TEST(HostileTemplate, RaisedMessagesAreOneReadableLine) {
 TEST(HostileTemplate, MessagesAreOneShortLine) {
     const std::string bad = "\n\x1b[2J\u009b\u202e\xFF";
     const std::string name(100'000, 'a');
-    const std::string chain = repeated(".bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb", 150);
+    const std::string chain = repeated("|default", 150);
     const std::vector<std::string> sources = {
         "{{ 1 'x" + bad + "' }}",
         "{{ x '" + name + "' }}",
@@ -252,7 +254,7 @@ TEST(HostileTemplate, MessagesAreOneShortLine) {
         "{{ {}['" + bad + "'].x }}",
         "{{ [1]|map(attribute='" + bad + "')|join() + 1 }}",
         "{% set d = {} %}{{ d['" + bad + name + "'].x }}",
-        "{{ 1 + [1] * x" + chain + " }}",
+        "{{ [1] * 'a'" + chain + " }}",
         "{{ [1] * '" + bad + "' }}",
         "{{ '" + name + "'|int + '" + bad + "' }}"};
     for (const std::string& source : sources) {
