@@ -192,7 +192,7 @@ class Replay {
         return accepted;
     }
 
-    GgufFile file_;
+    ModelFile file_;
     ThreadPool threads_;
     Stream stream_;
     DflashConfig config_;

@@ -1,5 +1,6 @@
 # kd_module(NAME LIBRARIES ...): a static library kd_NAME of every .cpp below src/NAME.
 # kd_compile_options(TARGET): the flags of our own code.
+# kd_compile_cheaply(TARGET): for code that is never hot.
 # kd_c_compile_options(TARGET): the same for what is written in C against include/kdtree.
 
 # Every part of a program needs the same sanitizer.
@@ -45,6 +46,11 @@ function(kd_compile_options target)
       -Wno-shadow)  # clang sees one in a constructor's parameters named as a field, GCC does not
     target_link_options(${target} PUBLIC -fsanitize=${sanitizers})
   endif()
+endfunction()
+
+# For what is never hot (argument parsing, tests of code that is): in a Release build -O1 compiles in two thirds of the time of -O3.
+function(kd_compile_cheaply target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
 function(kd_module name)

@@ -98,6 +98,11 @@ def cases():
     result["residual"] = (config, full | dict(head="residual"))
 
     config = base_config()
+    config["rope_scaling"] = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 4, "beta_slow": 1,
+                              "original_max_position_embeddings": 64}
+    result["yarn"] = (config, full | dict(yarn=(8.0, 4, 1, 64)))
+
+    config = base_config()
     config["draft_vocab_size"] = 200
     config["dflash_config"]["draft_shift"] = True
     result["draft_vocabulary"] = (config, full | dict(first_row=0, draft_vocabulary=200))
@@ -190,12 +195,23 @@ class Drafter:
     def rms_norm(x, weight, eps=1e-6):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
-    @staticmethod
-    def rotate(x, positions):
+    def rotate(self, x, positions):
         """[rows, heads, dim], halves paired, absolute positions."""
         frequency = 10000.0 ** (-torch.arange(0, HEAD_DIM, 2, dtype=torch.float64) / HEAD_DIM)
+        magnitude = 1.0
+        if "yarn" in self.how:
+            # transformers' _compute_yarn_parameters: pairs that turn often keep their frequency.
+            factor, fast, slow, original = self.how["yarn"]
+            low, high = [HEAD_DIM * math.log(original / (turns * 2 * math.pi)) /
+                         (2 * math.log(10000.0)) for turns in (fast, slow)]
+            low, high = max(math.floor(low), 0), min(math.ceil(high), HEAD_DIM - 1)
+            ramp = ((torch.arange(HEAD_DIM // 2, dtype=torch.float64) - low) /
+                    (high - low)).clamp(0, 1)
+            frequency = frequency / factor * ramp + frequency * (1 - ramp)
+            magnitude = 0.1 * math.log(factor) + 1.0
         angle = positions.to(torch.float64)[:, None] * frequency
-        cos, sin = [torch.cat([f(angle)] * 2, -1)[:, None, :] for f in (torch.cos, torch.sin)]
+        cos, sin = [torch.cat([f(angle)] * 2, -1)[:, None, :] * magnitude
+                    for f in (torch.cos, torch.sin)]
         first, second = x.chunk(2, -1)
         return x * cos + torch.cat([-second, first], -1) * sin
 

@@ -23,6 +23,13 @@ constexpr size_t kColumns = 80;
 constexpr size_t kMostTemplateLines = 3;  // shown without --template
 constexpr size_t kMostFaults = 12;        // shown; the JSON has all
 
+/// Of an array in a GGUF file; config.json has lists and objects of its own.
+bool is_summary(const Json& value) {
+    return value.is_object() && value.contains("array_of") && value["array_of"].is_string() &&
+           value.contains("count") && value["count"].is_number_integer() &&
+           value.contains("first") && value["first"].is_array();
+}
+
 std::string value_text(const Json& value) {
     if (value.is_null()) return "-";
     if (value.is_number_integer()) {
@@ -37,6 +44,9 @@ std::string value_text(const Json& value) {
     }
     if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
     if (value.is_string()) return visible(value.get_ref<const std::string&>());
+    if (!is_summary(value)) {
+        return visible(value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace));
+    }
     std::string text = fmt::format("{} {}:", grouped(value["count"].get<int64_t>()),
                                    value["array_of"].get_ref<const std::string&>());
     for (const Json& element : value["first"]) text.append(" ").append(value_text(element));

@@ -132,7 +132,7 @@ Json shape_of(const ModelConfig& c, bool own_head) {
         shape["experts"] = c.moe.experts;
         shape["experts_used"] = c.moe.used;
         shape["shared_experts"] = c.moe.shared;
-        shape["expert_intermediate"] = c.moe.intermediate;
+        shape["expert_ffn"] = c.moe.intermediate;
         shape["dense_layers"] = c.moe.first_dense;
     }
     return shape;

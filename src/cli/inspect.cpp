@@ -12,7 +12,7 @@ Command add_inspect(CLI::App& app) {
     InspectOptions& options = *kept;
     CLI::App* inspect =
         app.add_subcommand("inspect", "What is in a model file, and whether it can be run");
-    inspect->add_option("MODEL", options.model, "smollm2, or a .gguf file")
+    inspect->add_option("MODEL", options.model, "smollm2, a .gguf file, or a Hugging Face folder")
         ->type_name("FILE")
         ->capture_default_str();
     inspect->add_flag("--tensors", options.tensors, "list all tensors")->group("Output");

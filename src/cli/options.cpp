@@ -112,7 +112,7 @@ void add_speculation_options(CLI::App& command, Config& config, int32_t& nodes,
         .add_option("--speculative-draft-model-path", config.speculative_draft_model_path,
                     "dflash: folder of the checkpoint; oracle: profile, {\"hit\": [[p of rank 1, p "
                     "of rank 2, ...] per depth]}")
-        ->type_name("PATH");
+        ->type_name("FILE|DIR");
     command
         .add_option("--speculative-num-draft-tokens", nodes,
                     "verified rows a round, the root included (default: " + nodes_default + ")")

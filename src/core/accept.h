@@ -33,8 +33,9 @@ struct WalkRules {
 /// logits [tree count, vocabulary]: row i is the target's prediction after node i.
 /// draws [>= deepest depth + 1]: draws[d] in [0, 1) selects the token that follows a node of depth
 /// d (the draw of absolute position context + d + 1). Unused when greedy.
-/// Throws what the mask throws, and kd::Error for a row of the walk with a NaN or one that is left without a finite logit; *out.count (then possibly 0)
-/// says how many tokens were accepted before, and they are good. Rows off the walk are not read.
+/// Throws what the mask throws, and kd::Error for a row of the walk with a NaN or one that is left
+/// without a finite logit; *out.count (then possibly 0) says how many tokens were accepted before,
+/// and they are good. Rows off the walk are not read.
 void accept_tree(const TreeView& tree, MatrixView<const float> logits, const SamplingParams& params,
                  std::span<const double> draws, SamplerScratch& scratch, AcceptedView out,
                  const WalkRules& rules = {});

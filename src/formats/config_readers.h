@@ -52,6 +52,11 @@ void read_deepseek_experts(const GgufFile& file, ModelConfig& config);
 void read_deepseek_heads(const JsonNode& json, bool is_v2, ModelConfig& config);
 void read_deepseek_experts(const JsonNode& json, bool is_v2, ModelConfig& config);
 
+/// rope_base and rope_scaling of a config.json: rope_scaling beside rope_theta, or all of it in
+/// rope_parameters. A rope_scaling that is not empty wins; a theta inside wins over one beside it.
+/// context_length must be read.
+void read_hf_rope(const JsonNode& json, ModelConfig& config);
+
 ModelConfig read_hf_config(const HfFolder& folder, const AttemptPart& attempt);
 
 }  // namespace kd

@@ -7,20 +7,16 @@
 
 #include "base/error.h"
 #include "base/views.h"
-#include "formats/gguf.h"
+#include "formats/config_readers.h"
 #include "formats/json_file.h"
+#include "formats/mapped_file.h"
 
 namespace kd {
 
 namespace {
 
-constexpr int64_t kMaxLayers = 256;
-constexpr int64_t kMaxHidden = 65536;
-constexpr int64_t kMaxIntermediate = 1 << 20;
-constexpr int64_t kMaxHeads = 1024;
 constexpr int64_t kMaxGroup = 64;  // heads that share a K/V head
-constexpr int64_t kMaxHeadDim = 256;
-constexpr int64_t kMaxVocabulary = 1 << 24;
+constexpr int64_t kMaxDraftHeadDim = 256;
 constexpr int64_t kMaxTargetLayers = 1024;
 constexpr int64_t kMaxWindow = 1 << 24;
 constexpr int64_t kMaxRank = 4096;
@@ -116,7 +112,7 @@ void read_shape(const Parts& parts, DflashConfig& config) {
                  config.path, config.kv_heads, config.heads, kMaxGroup);
     }
     if (const auto dim = node.find("head_dim")) {
-        config.head_dim = static_cast<int32_t>(dim->integer(1, kMaxHeadDim));
+        config.head_dim = static_cast<int32_t>(dim->integer(1, kMaxDraftHeadDim));
     } else {
         if (config.hidden % config.heads != 0) {
             KD_THROW(corrupt,
@@ -126,9 +122,9 @@ void read_shape(const Parts& parts, DflashConfig& config) {
         }
         config.head_dim = config.hidden / config.heads;
     }
-    if (config.head_dim % 8 != 0 || config.head_dim > kMaxHeadDim) {
+    if (config.head_dim % 8 != 0 || config.head_dim > kMaxDraftHeadDim) {
         KD_THROW(unsupported, "{}: head_dim {} is no multiple of 8 up to {}", config.path,
-                 config.head_dim, kMaxHeadDim);
+                 config.head_dim, kMaxDraftHeadDim);
     }
     if (const auto bias = node.find("attention_bias")) config.attention_bias = bias->boolean();
     config.norm_epsilon = node.at("rms_norm_eps").number(1e-12, 0.1);
@@ -140,16 +136,15 @@ void read_shape(const Parts& parts, DflashConfig& config) {
 }
 
 void read_rope(const Parts& parts, DflashConfig& config) {
-    const std::optional<JsonNode> newer = parts.transformer.find("rope_parameters");
-    const std::optional<JsonNode> scaling = newer ? newer : parts.transformer.find("rope_scaling");
-    if (scaling) {
-        for (const std::string_view key : {"rope_type", "type"}) {
-            const std::optional<JsonNode> type = scaling->find(key);
-            if (type && type->string() != "default") refuse(*type, "only default is supported");
-        }
-    }
-    const JsonNode& holder = newer && newer->find("rope_theta") ? *newer : parts.transformer;
-    config.rope_base = holder.at("rope_theta").number(1, 1e12);
+    const JsonNode& node = parts.transformer;
+    const std::optional<JsonNode> newer = node.find("rope_parameters");
+    if (!newer || !newer->find("rope_theta")) node.at("rope_theta");  // there has to be one
+    ModelConfig rope;
+    rope.context_length = static_cast<int32_t>(
+        integer_or(node, "max_position_embeddings", kMaxContext, 1, kMaxContext));
+    read_hf_rope(node, rope);
+    config.rope_base = rope.rope_base;
+    config.rope_scaling = rope.rope_scaling;
 }
 
 /// Which rows of the block a layer's rows see: is_causal, dflash_config.causal and JetSpec's

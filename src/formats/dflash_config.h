@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "formats/model_config.h"
+
 namespace kd {
 
 /// A head that scores a draft token by the one before it.
@@ -32,6 +34,7 @@ struct DflashConfig {
     bool attention_bias = false;
     double norm_epsilon = 1e-6;
     double rope_base = 10000;
+    RopeScaling rope_scaling;
     std::vector<DflashAttention> layers;
     /// A window's first token: `window` before the anchor for all rows of the block (speculators),
     /// or window - 1 before the row itself.

@@ -62,7 +62,6 @@ class Reader {
     void read_sizes();
     void read_heads();
     void read_experts();
-    void read_rope();
     void refuse_windows() const;
     void check_optional_weights() const;
 
@@ -73,7 +72,6 @@ class Reader {
     bool is_deepseek() const { return config_.architecture == "deepseek2"; }
     void enter_text_config();
     std::vector<std::string_view> biased_projections() const;
-    void read_scaling(const JsonNode& rope, const std::string& type);
     void expect(bool wanted, std::string_view reason, const std::string& tensor) const;
 
     const HfFolder& folder_;
@@ -163,90 +161,6 @@ void Reader::read_heads() {
     config_.rope_dim = config_.head_dim;
 }
 
-/// rope_scaling beside rope_theta, or all of it in rope_parameters. A rope_scaling that is not
-/// empty wins; a theta inside wins over one beside it.
-void Reader::read_rope() {
-    config_.rope_base = number_or(json_, "rope_theta", 10000, kMinRopeBase, kMaxRopeBase);
-    std::optional<JsonNode> rope = json_.find("rope_scaling");
-    if (!rope || rope->json().empty()) rope = json_.find("rope_parameters");
-    for (const std::optional<JsonNode>& place : {std::optional(json_), rope}) {
-        const std::optional<JsonNode> partial =
-            place ? place->find("partial_rotary_factor") : std::nullopt;
-        if (partial && partial->number(0, 1) != 1) {
-            KD_THROW(unsupported, "{}: {} is not supported", partial->where(),
-                     partial->json().dump());
-        }
-    }
-    if (!rope) return;
-    config_.rope_base =
-        number_or(*rope, "rope_theta", config_.rope_base, kMinRopeBase, kMaxRopeBase);
-    std::optional<JsonNode> type = rope->find("rope_type");
-    if (!type) type = rope->find("type");
-    if (!type || type->string() == "default") {
-        read_scaling(*rope, "default");
-    } else if (type->string() == "linear" || type->string() == "llama3" ||
-               type->string() == "yarn") {
-        read_scaling(*rope, type->string());
-    } else {
-        refuse_string(*type);
-    }
-}
-
-void Reader::read_scaling(const JsonNode& rope, const std::string& type) {
-    constexpr std::array<std::string_view, 14> kKnown = {
-        "rope_type",        "type",
-        "rope_theta",       "partial_rotary_factor",
-        "factor",           "beta_fast",
-        "beta_slow",        "original_max_position_embeddings",
-        "mscale",           "mscale_all_dim",
-        "truncate",         "low_freq_factor",
-        "high_freq_factor", "attention_factor"};
-    for (const auto& [key, value] : rope.json().items()) {
-        if (value.is_null() || std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end())
-            continue;
-        KD_THROW(unsupported, "{}: is not supported", rope.at(key).where());
-    }
-    if (type == "default") return;
-    RopeScaling& scaling = config_.rope_scaling;
-    if (type == "linear") {
-        scaling.type = RopeScalingType::linear;
-        scaling.factor = rope.at("factor").number(1e-3, kMaxRopeFactor);
-        return;
-    }
-    // One beside the object wins; without any it is the whole context.
-    const JsonNode& place = json_.find("original_max_position_embeddings") ? json_ : rope;
-    scaling.original_context = static_cast<int32_t>(integer_or(
-        place, "original_max_position_embeddings", config_.context_length, 1, kMaxContext));
-    if (type == "llama3") {
-        scaling.type = RopeScalingType::llama3;
-        scaling.factor = rope.at("factor").number(1e-3, kMaxRopeFactor);
-        scaling.low_frequency_factor = rope.at("low_freq_factor").number(1e-6, 1e6);
-        scaling.high_frequency_factor = rope.at("high_freq_factor").number(1e-6, 1e6);
-        if (scaling.high_frequency_factor <= scaling.low_frequency_factor) {
-            KD_THROW(corrupt, "{}: {} is not above low_freq_factor {}",
-                     rope.at("high_freq_factor").where(), scaling.high_frequency_factor,
-                     scaling.low_frequency_factor);
-        }
-        return;
-    }
-    scaling.type = RopeScalingType::yarn;
-    scaling.factor = number_or(
-        rope, "factor",
-        static_cast<double>(config_.context_length) / std::max(1, scaling.original_context), 1e-3,
-        kMaxRopeFactor);
-    // 0 counts as absent.
-    const auto beta = [&](std::string_view key, double fallback) {
-        const double stated = number_or(rope, key, 0, 0, 1e6);
-        return stated == 0 ? fallback : stated;
-    };
-    scaling.beta_fast = beta("beta_fast", 32);
-    scaling.beta_slow = beta("beta_slow", 1);
-    scaling.mscale = number_or(rope, "mscale", 0, 0, 1e3);
-    scaling.mscale_all_dim = number_or(rope, "mscale_all_dim", 0, 0, 1e3);
-    scaling.attention_factor = number_or(rope, "attention_factor", 0, 1e-6, 1e6);
-    scaling.truncate = boolean_or(rope, "truncate", true);
-}
-
 /// Attention windows that end before the context does.
 void Reader::refuse_windows() const {
     int64_t window = 0;  // none
@@ -319,7 +233,7 @@ ModelConfig read_hf_config(const HfFolder& folder, const AttemptPart& attempt) {
     config.name = folder.name();
     const bool sizes = attempt([&] { reader.read_sizes(); });
     if (sizes && attempt([&] { reader.read_heads(); })) {
-        attempt([&] { reader.read_rope(); });
+        attempt([&] { read_hf_rope(folder.config(), config); });
         attempt([&] { reader.check_optional_weights(); });
     }
     if (sizes) attempt([&] { reader.read_experts(); });

@@ -11,6 +11,7 @@
 #include "kernels/swiglu/swiglu.h"
 #include "models/dflash_lattice.h"
 #include "models/dflash_workspace.h"
+#include "models/rope.h"
 
 namespace kd {
 
@@ -39,9 +40,11 @@ DflashDrafter::DflashDrafter(DflashConfig config, DflashWeights weights, const D
           std::make_unique<Workspace>(config_, limits, weights_.head, stream.threads->threads())) {
     cache_ = cache_of(config_, limits, stream.kernels);
     cache_.data = cache_memory_.data();
-    for (int32_t i = 0; i < config_.head_dim / 2; ++i) {
-        rope_.inverse_frequency.push_back(std::pow(config_.rope_base, -2.0 * i / config_.head_dim));
-    }
+    ModelConfig rope;
+    rope.rope_dim = config_.head_dim;
+    rope.rope_base = config_.rope_base;
+    rope.rope_scaling = config_.rope_scaling;
+    rope_ = rope_table(rope);
 }
 
 DflashDrafter::~DflashDrafter() = default;

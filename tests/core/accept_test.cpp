@@ -315,7 +315,7 @@ class SmallTree : public testing::Test {
 
 using Tokens = std::vector<int32_t>;
 
-TEST_F(SmallTree, GreedyWalksWhileTheArgmaxIsAChild) {
+TEST_F(SmallTree, AcceptIndexRunsFromTheRootToTheBonusToken) {
     accept({0, 0, 0, 0, 0});
     EXPECT_EQ(path(), (Tokens{0}));
     EXPECT_EQ(emitted(), (Tokens{0}));
@@ -330,7 +330,7 @@ TEST_F(SmallTree, GreedyWalksWhileTheArgmaxIsAChild) {
     EXPECT_EQ(emitted(), (Tokens{2, 2, 1}));
 }
 
-TEST_F(SmallTree, OnlyNodesInUseCount) {
+TEST_F(SmallTree, StaleNodesBeyondTheCountAreNotWalked) {
     truncate_tree(tree_.view(), 3);
     accept({1, 2, 0, 1, 0});
     EXPECT_EQ(path(), (Tokens{0, 1}));

@@ -15,7 +15,8 @@ namespace {
 int64_t allocations = 0;
 }  // namespace
 
-// Replacements for the whole test program: count, then do what the default ones do.
+// Replacements for the whole test program: count, then do what the default ones do. Not inlined:
+// where GCC inlines a delete and not its new, it warns of a free that does not match.
 void* operator new(size_t bytes) {
     ++allocations;
     if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
@@ -25,10 +26,10 @@ void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
     ++allocations;
     return std::malloc(bytes == 0 ? 1 : bytes);
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
     std::free(memory);
 }
-void operator delete(void* memory, size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
     std::free(memory);
 }
 

@@ -40,12 +40,10 @@ class ChainAndSibling : public ::testing::Test {
     }
     void accept(const SamplingParams& params = {}) {
         const std::vector<double> draws(8, 0.5);
-        accept_tree(tree_.view(),
-                    {.data = logits_.data(),
-                     .rows = 5,
-                     .columns = kVocabulary,
-                     .stride = kVocabulary},
-                    params, draws, scratch_, accepted_.view());
+        accept_tree(
+            tree_.view(),
+            {.data = logits_.data(), .rows = 5, .columns = kVocabulary, .stride = kVocabulary},
+            params, draws, scratch_, accepted_.view());
     }
     Tokens emitted() {
         const AcceptedView view = accepted_.view();

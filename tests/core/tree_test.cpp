@@ -261,7 +261,7 @@ TEST(BuildTree, OddEdges) {
     EXPECT_EQ(view.log_score[2], 0.0f);
 }
 
-TEST(BuildTree, HeavierTwinStaysAndEqualTwinsKeepTheLowerState) {
+TEST(BuildTree, DuplicateSiblingsHeavierStaysEqualKeepTheLowerState) {
     LatticeStorage storage(3, 3);
     LatticeView lattice = small_lattice(storage);
     lattice.edge[lattice.edge_at(1, 0, 0)] = -2.0f;

@@ -34,7 +34,8 @@ TEST(FaultClass, ForgottenRowsLeaveTheIndexAndTheSharedPrefixOfOthersStays) {
         SCOPED_TRACE(page_size);
         KvPool pool({.slots = 512, .page_size = page_size});
         const Tokens shared = counted(100, 64);
-        const Tokens good = joined(shared, counted(200, 32)), bad = joined(shared, counted(300, 48));
+        const Tokens good = joined(shared, counted(200, 32)),
+                     bad = joined(shared, counted(300, 48));
         leave(pool, bad);
         pool.forget(joined(bad, {7, 8}));  // the answer's last tokens never had rows
         EXPECT_EQ(pool.cached(), 0);
@@ -47,6 +48,8 @@ TEST(FaultClass, ForgottenRowsLeaveTheIndexAndTheSharedPrefixOfOthersStays) {
         EXPECT_EQ(pool.cached_prefix(good), 96);
         pool.forget(counted(5, 10));  // not there
         EXPECT_EQ(pool.cached(), 96);
+        pool.forget(good);  // the last that went on from the shared node, which goes with it
+        EXPECT_EQ(pool.cached(), 0);
         pool.check_books();
     }
 }
