@@ -128,18 +128,18 @@ std::string describe(const Json& value) {
 
 }  // namespace
 
-Json parse_json(std::string_view text, std::string_view name) {
-    if (text.size() > kMaxJsonBytes) {
-        KD_THROW(corrupt, "{}: {} bytes (at most {} are read)", name, text.size(), kMaxJsonBytes);
+Json parse_json(std::string_view text, std::string_view name, size_t max_bytes) {
+    if (text.size() > max_bytes) {
+        KD_THROW(corrupt, "{}: {} bytes (at most {} are read)", name, text.size(), max_bytes);
     }
     Builder builder(text, name);
     Json::sax_parse(text.begin(), text.end(), &builder);
     return builder.take();
 }
 
-Json read_json_file(const std::string& path) {
+Json read_json_file(const std::string& path, size_t max_bytes) {
     const MappedFile file(path);
-    return parse_json({reinterpret_cast<const char*>(file.data()), file.bytes()}, path);
+    return parse_json({reinterpret_cast<const char*>(file.data()), file.bytes()}, path, max_bytes);
 }
 
 void JsonNode::refuse(std::string_view wanted) const {
