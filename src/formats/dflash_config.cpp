@@ -262,9 +262,7 @@ void read_head(const Parts& parts, DflashConfig& config) {
 /// A name inside the folder.
 std::string file_name(const JsonNode& node) {
     const std::string& name = node.string();
-    if (name.empty() || name.front() == '.' || name.find('/') != name.npos) {
-        node.refuse("the name of a file in the folder");
-    }
+    if (!is_plain_file_name(name)) node.refuse("the name of a file in the folder");
     return name;
 }
 
