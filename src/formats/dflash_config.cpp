@@ -50,7 +50,7 @@ struct Parts {
 };
 
 [[noreturn]] void refuse(const JsonNode& node, std::string_view why) {
-    KD_THROW(unsupported, "{}: {}: {}", node.where(), node.json().dump().substr(0, 64), why);
+    KD_THROW(unsupported, "{}: {}: {}", node.where(), node.describe(), why);
 }
 
 int32_t size_at(const JsonNode& node, std::string_view key, int64_t max) {
