@@ -6,6 +6,7 @@
 #include "app/text.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "formats/dflash_config.h"
 #include "formats/oracle_profile.h"
 
 namespace kd {
