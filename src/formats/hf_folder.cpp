@@ -52,19 +52,6 @@ bool is_shard_name(std::string_view name) {
            name.size() > kShardSuffix.size() && name.ends_with(kShardSuffix);
 }
 
-std::optional<DType> dtype_of(SafetensorsType type) {
-    switch (type) {
-        case SafetensorsType::f32:
-            return DType::f32;
-        case SafetensorsType::f16:
-            return DType::f16;
-        case SafetensorsType::bf16:
-            return DType::bf16;
-        default:
-            return std::nullopt;
-    }
-}
-
 int64_t blocks_of(int64_t elements, int32_t block) {
     return block == 0 ? 1 : (elements + block - 1) / block;
 }

@@ -32,6 +32,8 @@ class JsonNode {
 
     const Json& json() const { return *value_; }
     const std::string& where() const { return where_; }
+    /// The value, fit for a one-line message: 'text' by printable(), "an array of 3", 1.5, true.
+    std::string describe() const;
     /// Throws kd::Error{corrupt}: "<where>: <found>, not <wanted>".
     [[noreturn]] void refuse(std::string_view wanted) const;
 

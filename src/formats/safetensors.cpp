@@ -138,6 +138,19 @@ int64_t element_bytes(SafetensorsType type) {
     return kTypes[static_cast<size_t>(type)].bytes;
 }
 
+std::optional<DType> dtype_of(SafetensorsType type) {
+    switch (type) {
+        case SafetensorsType::f32:
+            return DType::f32;
+        case SafetensorsType::f16:
+            return DType::f16;
+        case SafetensorsType::bf16:
+            return DType::bf16;
+        default:
+            return std::nullopt;
+    }
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path)
     : file_(std::make_unique<MappedFile>(path)) {
     const std::string_view whole(reinterpret_cast<const char*>(file_->data()), file_->bytes());
