@@ -47,8 +47,7 @@ std::vector<std::string> names_in(const std::string& folder) {
 }
 
 bool is_shard_name(std::string_view name) {
-    return name.find('/') == name.npos && name.find('\0') == name.npos &&
-           name.size() > kShardSuffix.size() && name.ends_with(kShardSuffix);
+    return is_plain_file_name(name) && name.ends_with(kShardSuffix);
 }
 
 int64_t blocks_of(int64_t elements, int32_t block) {

@@ -8,12 +8,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/views.h"
 #include "formats/json_file.h"
 #include "formats/tokenizer_spec.h"
 
 namespace kd {
 
-inline constexpr size_t kMaxVocabulary = size_t{1} << 24;
 inline constexpr size_t kMaxAddedTokenBytes = 1024;
 
 using IdOfText = std::unordered_map<std::string_view, int32_t>;
