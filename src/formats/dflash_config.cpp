@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 
@@ -289,6 +290,19 @@ void read_additions(const JsonNode& root, DflashConfig& config) {
 }
 
 }  // namespace
+
+bool is_dflash_folder(const std::string& folder) {
+    const std::string path = folder + "/config.json";
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) return false;
+    const Json json = read_json_file(path);
+    const auto classes = json.find("architectures");
+    if (classes == json.end() || !classes->is_array()) return false;
+    return std::ranges::any_of(*classes, [](const Json& name) {
+        return name.is_string() && std::ranges::find(kArchitectures, name.get<std::string>()) !=
+                                       std::end(kArchitectures);
+    });
+}
 
 DflashConfig read_dflash_config(const std::string& folder) {
     DflashConfig config{.path = folder + "/config.json"};

@@ -45,8 +45,7 @@ const DraftTensor* DraftTensors::find(std::string_view name) const {
 }
 
 void DraftTensors::release() const {
-    const MappedFile& file = gguf_ ? gguf_->file() : safetensors_->file();
-    file.release(file.data(), file.bytes());
+    file().release(file().data(), file().bytes());
 }
 
 }  // namespace kd

@@ -231,6 +231,7 @@ ModelConfig read_hf_config(const HfFolder& folder, const AttemptPart& attempt) {
     }
     if (sizes) attempt([&] { reader.read_experts(); });
     attempt([&] { reader.refuse_windows(); });
+    attempt([&] { read_hf_quantisation(folder.config()); });
     return config;
 }
 
