@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "formats/json_file.h"
 
 namespace kd {
 

@@ -15,13 +15,17 @@
 namespace kd {
 namespace {
 
-/// A complete small configuration; `except` is left out so that a test can add its own.
-GgufWriter config_without(std::string_view except) {
+/// A complete small configuration; keys `except` are left out so that a test can add its own.
+template <class... Keys>
+GgufWriter config_without(const Keys&... except) {
     GgufWriter writer;
-    const auto set = [&](std::string_view key, auto value) {
-        if (key != except) writer.set(key, value);
+    const auto has = [&](std::string_view key) {
+        return !((key == std::string_view(except)) || ...);
     };
-    if (except != "general.architecture") writer.set_string("general.architecture", "llama");
+    const auto set = [&](std::string_view key, auto value) {
+        if (has(key)) writer.set(key, value);
+    };
+    if (has("general.architecture")) writer.set_string("general.architecture", "llama");
     set("llama.block_count", 3u);
     set("llama.context_length", 2048u);
     set("llama.embedding_length", 96u);
@@ -29,7 +33,7 @@ GgufWriter config_without(std::string_view except) {
     set("llama.attention.head_count", 6u);
     set("llama.attention.head_count_kv", 2u);
     set("llama.attention.layer_norm_rms_epsilon", 1e-6f);
-    if (except != "tokenizer.ggml.tokens") {
+    if (has("tokenizer.ggml.tokens")) {
         writer.set_strings("tokenizer.ggml.tokens", {"a", "b", "c"});
     }
     return writer;
@@ -180,7 +184,8 @@ TEST(ModelConfig, HeadsThatAttentionTakes) {
                              fmt::format("{} elements a head", dim));
     }
     const auto shaped = [](uint32_t hidden, uint32_t heads, uint32_t kv_heads) {
-        GgufWriter writer = config_without("");
+        GgufWriter writer = config_without("llama.embedding_length", "llama.attention.head_count",
+                                           "llama.attention.head_count_kv");
         writer.set("llama.embedding_length", hidden);
         writer.set("llama.attention.head_count", heads);
         writer.set("llama.attention.head_count_kv", kv_heads);
