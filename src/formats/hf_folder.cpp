@@ -48,8 +48,7 @@ std::vector<std::string> names_in(const std::string& folder) {
 }
 
 bool is_shard_name(std::string_view name) {
-    return name.find('/') == name.npos && name.find('\0') == name.npos &&
-           name.size() > kShardSuffix.size() && name.ends_with(kShardSuffix);
+    return is_plain_file_name(name) && name.ends_with(kShardSuffix);
 }
 
 int64_t blocks_of(int64_t elements, int32_t block) {
@@ -278,22 +277,31 @@ FileTensor HfFolder::join_packed(const Placed& packed, const HfQuantisationSchem
 
 /// Makes tensors_ and foreign_ of what the shards hold.
 void HfFolder::join_tensors(ForeignTensors foreign) {
-    const HfQuantisationScheme scheme = read_hf_quantisation(config());
+    HfQuantisationScheme scheme;
+    bool joins = true;
+    try {
+        scheme = read_hf_quantisation(config());
+    } catch (const Error&) {
+        if (foreign == ForeignTensors::refuse) throw;
+        joins = false;  // read_model_config refuses it again
+    }
+    const auto is_fp8 = [&](const SafetensorsEntry& entry) {
+        return joins && entry.type == SafetensorsType::f8_e4m3;
+    };
+    const auto is_packed = [&](const SafetensorsEntry& entry) {
+        return scheme.kind == HfQuantisation::pack_quantized && entry.name.ends_with(kPacked);
+    };
     // Weights first: what they use is then no tensor of its own.
     for (const Placed& placed : placed_) {
-        const SafetensorsEntry& entry = *placed.entry;
-        if (entry.type == SafetensorsType::f8_e4m3) {
+        if (is_fp8(*placed.entry)) {
             tensors_.push_back(join_fp8(placed, scheme));
-        } else if (scheme.kind == HfQuantisation::pack_quantized && entry.name.ends_with(kPacked)) {
+        } else if (is_packed(*placed.entry)) {
             tensors_.push_back(join_packed(placed, scheme));
         }
     }
     for (const Placed& placed : placed_) {
         const SafetensorsEntry& entry = *placed.entry;
-        const bool joined =
-            entry.type == SafetensorsType::f8_e4m3 ||
-            (scheme.kind == HfQuantisation::pack_quantized && entry.name.ends_with(kPacked));
-        if (joined || placed.used) continue;
+        if (is_fp8(entry) || is_packed(entry) || placed.used) continue;
         FileTensor tensor = file_tensor(placed);
         if (const std::optional<DType> type = dtype_of(entry.type)) {
             tensor.type = *type;

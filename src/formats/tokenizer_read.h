@@ -8,13 +8,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/views.h"
 #include "formats/json_file.h"
 #include "formats/seeded_hash.h"
 #include "formats/tokenizer_spec.h"
 
 namespace kd {
 
-inline constexpr size_t kMaxVocabulary = size_t{1} << 24;
 inline constexpr size_t kMaxAddedTokenBytes = 1024;
 inline constexpr size_t kMaxSplits = 16;  // a step takes about a megabyte
 

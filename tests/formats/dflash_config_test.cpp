@@ -77,10 +77,11 @@ TEST(DflashConfig, RefusesByName) {
     refused("/dflash_config/target_layer_ids", {2, 0}, "target_layer_ids[1]: 0 behind 2");
     refused("/dflash_config/target_layer_ids", {-1, 0}, "target_layer_ids[0]: -1");
     refused("/dflash_config/target_layer_ids", json::array(), "target_layer_ids");
-    refused("/head_dim", 17, "head_dim 17");
-    refused("/head_dim", 12, "head_dim 12");
-    refused("/head_dim", 512, "head_dim");
-    refused("/num_key_value_heads", 3, "num_key_value_heads 3");
+    refused("/head_dim", 17, "head_dim: 17 elements a head");
+    refused("/head_dim", 18, "head_dim: 18 elements a head");
+    refused("/head_dim", 260, "head_dim: 260 elements a head");
+    refused("/num_key_value_heads", 3, "num_key_value_heads: 3 does not divide");
+    refused("/num_attention_heads", 130, "num_key_value_heads: 2 for 130 heads");
     refused("/hidden_size", 1 << 20, "hidden_size");
     refused("/hidden_size", "64", "hidden_size: '64', not an integer");
     refused("/vocab_size", 0, "vocab_size");

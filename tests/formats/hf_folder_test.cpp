@@ -210,7 +210,8 @@ TEST(HfFolder, IndexesThatLie) {
     const std::string second = "model-00002-of-00002.safetensors";
     for (const Json& name :
          {Json("/etc/passwd"), Json("../" + first), Json(".."), Json(""), Json("sub/" + first),
-          Json("config.json"), Json(7), Json(nullptr), Json(".safetensors")}) {
+          Json("config.json"), Json(7), Json(nullptr), Json(".safetensors"),
+          Json("a\nb.safetensors"), Json("\x1b[2J.safetensors"), Json(".x.safetensors")}) {
         expect_index_refused([&](Json& index) { index["weight_map"]["a.weight"] = name; },
                              {"weight_map.a.weight", "not the name of a .safetensors file"});
     }

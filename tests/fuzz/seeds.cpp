@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fuzz/gguf_seeds.h"
+#include "support/hf_writer.h"
 
 namespace kd {
 namespace {
@@ -44,6 +45,45 @@ std::vector<std::pair<std::string, std::string>> safetensors_seeds() {
     for (const auto& each : json.at("judged")) {
         add(fmt::format("judged-{}", seeds.size()), each.at("file"));
     }
+    return seeds;
+}
+
+/// Folders as fuzz_config.cpp parts them: every model and drafter of the unit tests with the
+/// weights file of a folder that has none, and two whose quantised weights are put together.
+std::vector<std::pair<std::string, std::string>> config_seeds() {
+    const auto folder = [](const std::string& config, const std::vector<HfTensor>& tensors) {
+        return config + '\xFF' + safetensors_bytes(tensors);
+    };
+    std::vector<std::pair<std::string, std::string>> seeds;
+    for (const std::string fixture : {"dense_gqa", "deepseek"}) {
+        std::ifstream file(KD_TEST_DATA "/models/" + fixture + ".json");
+        for (const auto& each : nlohmann::ordered_json::parse(file).at("cases")) {
+            const auto name = fmt::format("{}-{}", fixture, each.at("name").get<std::string>());
+            seeds.emplace_back(name, folder(each.at("config").dump(), {}));
+        }
+    }
+    std::ifstream drafters(KD_TEST_DATA "/models/dflash.json");
+    for (const auto& each : nlohmann::json::parse(drafters).at("cases")) {
+        const auto name = fmt::format("dflash-{}", each.at("name").get<std::string>());
+        seeds.emplace_back(name, folder(each.at("config").dump(), {}));
+    }
+    const std::string head =
+        R"({"architectures":["LlamaForCausalLM"],"hidden_size":32,"intermediate_size":32,)"
+        R"("num_hidden_layers":1,"num_attention_heads":4,"max_position_embeddings":64,)"
+        R"("vocab_size":8,"tie_word_embeddings":true,"quantization_config":)";
+    const std::string name = "model.layers.0.self_attn.q_proj.weight";
+    seeds.emplace_back("fp8",
+                       folder(head + R"({"quant_method":"fp8","weight_block_size":[32,32]}})",
+                              {{name, "F8_E4M3", {32, 32}, std::string(1024, '8')},
+                               {name + "_scale_inv", "F32", {1, 1}, std::string(4, '\0')}}));
+    seeds.emplace_back(
+        "int4",
+        folder(head + R"({"quant_method":"compressed-tensors","format":"pack-quantized",)"
+                      R"("config_groups":{"group_0":{"weights":{"num_bits":4,"type":"int",)"
+                      R"("symmetric":true,"strategy":"group","group_size":32}}}}})",
+               {{name + "_packed", "I32", {32, 4}, std::string(512, '8')},
+                {name + "_scale", "BF16", {32, 1}, std::string(64, '\0')},
+                {name + "_shape", "I64", {2}, raw_bytes(int64_t{32}) + raw_bytes(int64_t{32})}}));
     return seeds;
 }
 
@@ -112,6 +152,7 @@ int main(int argc, char** argv) {
     std::vector<std::pair<std::string, std::string>> seeds;
     if (target == "gguf") seeds = kd::gguf_seeds();
     if (target == "safetensors") seeds = kd::safetensors_seeds();
+    if (target == "config") seeds = kd::config_seeds();
     if (target == "abi") seeds = kd::call_seeds();
     if (target == "tokenizer_json") seeds = kd::tokenizer_folder_seeds();
     if (target == "chat_template") seeds = kd::template_seeds();
