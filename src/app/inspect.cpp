@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "app/inspect_drafter.h"
 #include "app/inspect_report.h"
 #include "app/output.h"
 #include "app/text.h"
@@ -91,11 +92,11 @@ std::string tokens_text(const Json& tokens) {
     return text.empty() ? "none" : text;
 }
 
-void add_shape(const Json& report, TextReport& out) {
-    out.title("Shape");
-    // Two to a line.
+/// Two to a line.
+void add_fields(std::string_view title, const Json& fields, TextReport& out) {
+    out.title(title);
     std::string left;
-    for (const auto& [key, value] : report["shape"].items()) {
+    for (const auto& [key, value] : fields.items()) {
         std::string label = key;
         std::replace(label.begin(), label.end(), '_', ' ');
         const std::string cell =
@@ -108,7 +109,7 @@ void add_shape(const Json& report, TextReport& out) {
         left.clear();
     }
     if (!left.empty()) out.raw(left.substr(0, left.find_last_not_of(' ') + 1) + "\n");
-    if (report["shape"].empty()) out.raw("  not given\n");
+    if (fields.empty()) out.raw("  not given\n");
 }
 
 void add_weights(const Json& report, TextReport& out) {
@@ -125,9 +126,12 @@ void add_weights(const Json& report, TextReport& out) {
     out.raw(fmt::format("  {:<18} {:>8} {:>20} {:>20}\n", "all",
                         grouped(report["tensor_count"].get<int64_t>()),
                         grouped(report["parameters"].get<int64_t>()), grouped(bytes)));
-    const auto decode = report["decode_bytes_per_token"].get<int64_t>();
-    const auto kv = report["kv_bytes_per_token"].get<int64_t>();
+    if (report.contains("quantisation") && !report["quantisation"].is_null()) {
+        out.line("quantisation", value_text(report["quantisation"]));
+    }
+    const auto decode = report.value("decode_bytes_per_token", int64_t{0});
     if (decode == 0) return;
+    const auto kv = report["kv_bytes_per_token"].get<int64_t>();
     out.line("read per token", fmt::format("{} of weights", bytes_text(decode)));
     const int64_t context = report["shape"]["context_length"].get<int64_t>();
     out.line("KV cache", fmt::format("{} a token, {} for a context of {}", bytes_text(kv),
@@ -202,12 +206,16 @@ void add_tensors(const std::vector<TensorRow>& rows, TextReport& out) {
 
 void add_verdict(const Json& report, TextReport& out) {
     const Json& faults = report["faults"];
+    const bool drafter = report.contains("drafter");
     if (faults.empty()) {
-        out.raw("\nThis build can run the model.\n");
+        out.raw(drafter
+                    ? "\nA DFlash drafter: it drafts for the model that it was made for (run's\n"
+                      "--speculative-algorithm dflash), whose shape its tensors are held against.\n"
+                    : "\nThis build can run the model.\n");
         return;
     }
     out.raw(fmt::format(
-        "\nThis build cannot run the model, for {}:\n",
+        "\nThis build cannot {}, for {}:\n", drafter ? "use the DFlash drafter" : "run the model",
         faults.size() == 1 ? "one reason" : fmt::format("{} reasons", grouped(faults.size()))));
     for (size_t i = 0; i < std::min(faults.size(), kMostFaults); ++i) {
         out.sentence("  - ", visible(faults[i].get_ref<const std::string&>()));
@@ -227,10 +235,15 @@ std::string text_of(const Json& report, std::string_view chat_template,
                                    value_text(report["bytes"])));
     out.line("architecture", value_text(report["architecture"]));
     out.line("name", value_text(report["name"]));
-    add_shape(report, out);
-    add_weights(report, out);
-    add_tokenizer(report, out);
-    add_template(report, chat_template, out);
+    if (report.contains("drafter")) {
+        add_fields("Drafter", report["drafter"], out);
+        add_weights(report, out);
+    } else {
+        add_fields("Shape", report["shape"], out);
+        add_weights(report, out);
+        add_tokenizer(report, out);
+        add_template(report, chat_template, out);
+    }
     add_metadata(report, out);
     if (tensors != nullptr) add_tensors(*tensors, out);
     add_verdict(report, out);
@@ -248,11 +261,39 @@ void print_template(const ModelFile& file) {
     }
 }
 
+/// ASCII only: what a terminal shows of it is harmless too.
+void write_json(const Json& report, const std::string& path) {
+    const std::string text =
+        report.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
+    if (path == "-") {
+        write_out(text);
+    } else {
+        write_file(path, text);
+    }
+}
+
+int exit_code(const Json& report) {
+    return report["supported"].get<bool>() ? 0 : kUnsupportedExitCode;
+}
+
+int inspect_drafter(const std::string& path, const InspectOptions& options) {
+    const DraftFolder folder(path);
+    if (options.chat_template) KD_THROW(not_found, "{}: a drafter has no chat template", path);
+    const std::vector<TensorRow> rows = folder.tensor_rows();
+    Json report = folder.report(rows);
+    if (options.json != "-") write_out(text_of(report, "", options.tensors ? &rows : nullptr));
+    if (options.tensors) report["tensors"] = tensors_json(rows);
+    if (!options.json.empty()) write_json(report, options.json);
+    return exit_code(report);
+}
+
 }  // namespace
 
 int inspect(const InspectOptions& options) {
     if (!options.json.empty() && options.json != "-") expect_writable(options.json);
-    const ModelFile file(resolve_model(options.model), ForeignTensors::list);
+    const std::string path = resolve_model(options.model);
+    if (is_dflash_folder(path)) return inspect_drafter(path, options);
+    const ModelFile file(path, ForeignTensors::list);
     const std::vector<TensorRow> rows = tensor_rows(file);
     Json report = inspect_report(file, rows);
     if (options.json == "-") {
@@ -262,19 +303,10 @@ int inspect(const InspectOptions& options) {
     } else {
         write_out(text_of(report, template_source(file), options.tensors ? &rows : nullptr));
     }
-    if (!options.json.empty()) {
-        if (options.tensors) report["tensors"] = tensors_json(rows);
-        if (options.chat_template) report["chat_template"]["source"] = template_source(file);
-        // ASCII only: what a terminal shows of it is harmless too.
-        const std::string text =
-            report.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
-        if (options.json == "-") {
-            write_out(text);
-        } else {
-            write_file(options.json, text);
-        }
-    }
-    return report["supported"].get<bool>() ? 0 : kUnsupportedExitCode;
+    if (options.tensors) report["tensors"] = tensors_json(rows);
+    if (options.chat_template) report["chat_template"]["source"] = template_source(file);
+    if (!options.json.empty()) write_json(report, options.json);
+    return exit_code(report);
 }
 
 }  // namespace kd

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 
 #include "base/error.h"
@@ -243,6 +244,12 @@ Json tokenizer_of(const ModelFile& file) {
     for (const char* key : {"model", "pre"}) {
         out[key] = metadata_or_null(file, fmt::format("tokenizer.ggml.{}", key));
     }
+    for (const char* name : {"tiktoken.model", "tokenizer.json"}) {
+        std::error_code error;
+        const bool there =
+            file.folder() != nullptr && std::filesystem::exists(file.path() + "/" + name, error);
+        if (there) out["model"] = name;  // the second wins
+    }
     try {
         const Tokenizer tokenizer = read_tokenizer(file);
         Json control = Json::array();
@@ -289,12 +296,34 @@ Json metadata_of(const ModelFile& file) {
     return metadata;
 }
 
+/// How a folder's weights are quantised; null: not, or a GGUF file, whose types say it.
+Json quantisation_of(const ModelFile& file) {
+    if (file.folder() == nullptr) return nullptr;
+    HfQuantisationScheme scheme;
+    try {
+        scheme = read_hf_quantisation(file.folder()->config());
+    } catch (const Error&) {
+        return "not supported";  // the faults say why
+    }
+    const auto size = [](int32_t of) { return of == 0 ? "all" : fmt::format("{}", of); };
+    const std::string block =
+        fmt::format(", a scale for {} x {}", size(scheme.block_rows), size(scheme.block_columns));
+    switch (scheme.kind) {
+        case HfQuantisation::none:
+            return nullptr;
+        case HfQuantisation::fp8_blocks:
+            return "fp8" + block;
+        case HfQuantisation::float_quantized:
+            return "float-quantized" + block;
+        case HfQuantisation::pack_quantized:
+            return "pack-quantized, 4 bits" + block;
+    }
+    return nullptr;
+}
+
 Json architecture_of(const ModelFile& file) {
     if (file.gguf() != nullptr) return metadata_or_null(file, "general.architecture");
-    const Json& config = file.folder()->config().json();
-    const auto classes = config.find("architectures");
-    if (classes == config.end() || !classes->is_array() || classes->empty()) return nullptr;
-    return classes->front().is_string() ? classes->front() : Json();
+    return class_of(file.folder()->config().json());
 }
 
 Json name_of(const ModelFile& file) {
@@ -353,36 +382,55 @@ nlohmann::ordered_json tensors_json(const std::vector<TensorRow>& rows) {
     return out;
 }
 
-nlohmann::ordered_json inspect_report(const ModelFile& file, const std::vector<TensorRow>& rows) {
-    const ModelProbe probe = probe_model(file);
-    const std::string& path = file.path();
-    Json faults = Json::array();
-    for (const std::string& fault : probe.faults) {
-        faults.push_back(fault.starts_with(path + ": ") ? fault.substr(path.size() + 2) : fault);
-    }
+nlohmann::ordered_json weights_report(const std::vector<TensorRow>& rows) {
     const Json weights = weights_of(rows);
     int64_t parameters = 0;
     for (const Json& each : weights) {
         const auto more = each["parameters"].get<int64_t>();
         if (__builtin_add_overflow(parameters, more, &parameters)) parameters = INT64_MAX;
     }
-    return {{"schema", 1},
-            {"path", path},
-            {"bytes", file.bytes()},
-            {"format", file.format()},
-            {"architecture", architecture_of(file)},
-            {"name", name_of(file)},
-            {"supported", faults.empty()},
-            {"faults", faults},
-            {"shape", shape_of(file, probe)},
-            {"parameters", parameters},
-            {"tensor_count", rows.size()},
-            {"weights", weights},
-            {"decode_bytes_per_token", probe.decode_bytes},
-            {"kv_bytes_per_token", probe.kv_bytes},
-            {"tokenizer", tokenizer_of(file)},
-            {"chat_template", template_of(file)},
-            {"metadata", metadata_of(file)}};
+    return {{"parameters", parameters}, {"tensor_count", rows.size()}, {"weights", weights}};
+}
+
+nlohmann::ordered_json class_of(const nlohmann::ordered_json& config) {
+    const auto classes = config.find("architectures");
+    if (classes == config.end() || !classes->is_array() || classes->empty()) return nullptr;
+    return classes->front().is_string() ? classes->front() : Json();
+}
+
+std::string without_path(const std::string& message, const std::string& path) {
+    for (const char* const between : {": ", "/"}) {
+        if (message.starts_with(path + between)) {
+            return message.substr(path.size() + std::string_view(between).size());
+        }
+    }
+    return message;
+}
+
+nlohmann::ordered_json inspect_report(const ModelFile& file, const std::vector<TensorRow>& rows) {
+    const ModelProbe probe = probe_model(file);
+    const std::string& path = file.path();
+    Json faults = Json::array();
+    for (const std::string& fault : probe.faults) {
+        faults.push_back(without_path(fault, path));
+    }
+    Json report = {{"schema", 1},
+                   {"path", path},
+                   {"bytes", file.bytes()},
+                   {"format", file.format()},
+                   {"architecture", architecture_of(file)},
+                   {"name", name_of(file)},
+                   {"supported", faults.empty()},
+                   {"faults", faults},
+                   {"shape", shape_of(file, probe)},
+                   {"quantisation", quantisation_of(file)}};
+    report.update(weights_report(rows));
+    report.update(Json{{"decode_bytes_per_token", probe.decode_bytes},
+                       {"kv_bytes_per_token", probe.kv_bytes},
+                       {"tokenizer", tokenizer_of(file)},
+                       {"chat_template", template_of(file)},
+                       {"metadata", metadata_of(file)}});
+    return report;
 }
 
 }  // namespace kd

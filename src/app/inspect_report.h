@@ -33,4 +33,13 @@ std::string template_source(const ModelFile& file);
 /// Strings are as they stand in the file, which may be no UTF-8.
 nlohmann::ordered_json inspect_report(const ModelFile& file, const std::vector<TensorRow>& rows);
 
+// What the reports of models and drafters share.
+
+/// "parameters", "tensor_count" and "weights".
+nlohmann::ordered_json weights_report(const std::vector<TensorRow>& rows);
+/// The first class that a config.json names; null if none.
+nlohmann::ordered_json class_of(const nlohmann::ordered_json& config);
+/// A message without `path` in front.
+std::string without_path(const std::string& message, const std::string& path);
+
 }  // namespace kd

@@ -17,6 +17,15 @@ inline constexpr int32_t kMaxDraftDepths = 64;
 /// Most states a lattice may have at one depth.
 inline constexpr int32_t kMaxDraftStates = 64;
 
+/// What attn_verify_gqa takes, and so the models and drafters that are read: heads of a multiple of
+/// kHeadDimStep elements up to kMaxHeadDim, up to kMaxHeadGroup of them to a K/V head.
+inline constexpr int32_t kHeadDimStep = 4;
+inline constexpr int32_t kMaxHeadDim = 256;
+inline constexpr int32_t kMaxHeadGroup = 64;
+
+/// Most tokens of a vocabulary, of a model, a tokenizer or a caller.
+inline constexpr int32_t kMaxVocabulary = 1 << 24;
+
 /// Which elements of a head form a rotated pair: (2i, 2i + 1), as llama-architecture GGUF files
 /// store Q and K; or (i, i + rotated / 2), as Hugging Face files do.
 enum class RopePairing : uint8_t { adjacent, half };

@@ -18,12 +18,12 @@ inline constexpr int64_t kMaxLayers = 1024;
 inline constexpr int64_t kMaxHidden = 65536;
 inline constexpr int64_t kMaxIntermediate = 1 << 20;
 inline constexpr int64_t kMaxHeads = 1024;
-inline constexpr int64_t kMaxHeadDim = 512;  // of rope_append
-inline constexpr int64_t kMaxVocabulary = 1 << 24;
+inline constexpr int64_t kMaxMlaPart = 512;  // elements of a head that rotate, do not, are values
 inline constexpr int64_t kMaxExperts = 65536;
 inline constexpr int64_t kMaxContext = 1 << 24;
 inline constexpr double kMinRopeBase = 1.01;  // yarn divides by its logarithm
 inline constexpr double kMaxRopeBase = 1e12;
+inline constexpr double kMinRopeFactor = 1e-3;
 inline constexpr double kMaxRopeFactor = 1e6;
 inline constexpr double kMinEpsilon = 1e-12;
 inline constexpr double kMaxEpsilon = 0.1;
@@ -40,6 +40,11 @@ double number_or(const JsonNode& node, std::string_view key, double fallback, do
 bool boolean_or(const JsonNode& node, std::string_view key, bool fallback);
 /// Throws: this string is not supported there.
 [[noreturn]] void refuse_string(const JsonNode& value);
+
+/// Refuse heads that attention does not take (base/views.h): K/V heads that do not divide the heads
+/// or are too few, a head's number of elements. where: file and field, for the message.
+void check_kv_heads(int64_t heads, int64_t kv_heads, const std::string& where);
+void check_head_dim(int64_t head_dim, const std::string& where);
 
 /// Refuses groups that do not divide the experts, or of which those used hold too few experts, and
 /// shared experts that are too large together. where: the file, for the message.

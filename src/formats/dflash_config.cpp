@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 
@@ -15,10 +16,6 @@ namespace kd {
 
 namespace {
 
-constexpr int64_t kMaxGroup = 64;  // heads that share a K/V head
-constexpr int64_t kMaxDraftHeadDim = 256;
-constexpr int64_t kMaxTargetLayers = 1024;
-constexpr int64_t kMaxWindow = 1 << 24;
 constexpr int64_t kMaxRank = 4096;
 
 constexpr std::string_view kArchitectures[] = {"DFlashDraftModel", "DSparkDraftModel",
@@ -50,7 +47,7 @@ struct Parts {
 };
 
 [[noreturn]] void refuse(const JsonNode& node, std::string_view why) {
-    KD_THROW(unsupported, "{}: {}: {}", node.where(), node.json().dump().substr(0, 64), why);
+    KD_THROW(unsupported, "{}: {}: {}", node.where(), node.describe(), why);
 }
 
 int32_t size_at(const JsonNode& node, std::string_view key, int64_t max) {
@@ -105,14 +102,9 @@ void read_shape(const Parts& parts, DflashConfig& config) {
     config.intermediate = size_at(node, "intermediate_size", kMaxIntermediate);
     config.heads = size_at(node, "num_attention_heads", kMaxHeads);
     config.kv_heads = size_at(node, "num_key_value_heads", kMaxHeads);
-    if (config.heads % config.kv_heads != 0 || config.heads / config.kv_heads > kMaxGroup) {
-        KD_THROW(unsupported,
-                 "{}: num_key_value_heads {} for num_attention_heads {}: it has to "
-                 "divide them into at most {} each",
-                 config.path, config.kv_heads, config.heads, kMaxGroup);
-    }
+    check_kv_heads(config.heads, config.kv_heads, node.at("num_key_value_heads").where());
     if (const auto dim = node.find("head_dim")) {
-        config.head_dim = static_cast<int32_t>(dim->integer(1, kMaxDraftHeadDim));
+        config.head_dim = static_cast<int32_t>(dim->integer(1, INT32_MAX));
     } else {
         if (config.hidden % config.heads != 0) {
             KD_THROW(corrupt,
@@ -122,10 +114,8 @@ void read_shape(const Parts& parts, DflashConfig& config) {
         }
         config.head_dim = config.hidden / config.heads;
     }
-    if (config.head_dim % 8 != 0 || config.head_dim > kMaxDraftHeadDim) {
-        KD_THROW(unsupported, "{}: head_dim {} is no multiple of 8 up to {}", config.path,
-                 config.head_dim, kMaxDraftHeadDim);
-    }
+    check_head_dim(config.head_dim,
+                   node.at(node.find("head_dim") ? "head_dim" : "num_attention_heads").where());
     if (const auto bias = node.find("attention_bias")) config.attention_bias = bias->boolean();
     config.norm_epsilon = node.at("rms_norm_eps").number(1e-12, 0.1);
     config.vocabulary = size_at(node, "vocab_size", kMaxVocabulary);
@@ -190,7 +180,7 @@ void read_layers(const Parts& parts, DflashConfig& config) {
             KD_THROW(corrupt, "{}: a sliding_attention layer, and use_sliding_window is false",
                      config.path);
         }
-        layer.window = size_at(node, "sliding_window", kMaxWindow);
+        layer.window = size_at(node, "sliding_window", kMaxContext);
         if (layer.window < config.block) {
             KD_THROW(unsupported, "{}: sliding_window {} is smaller than block_size {}",
                      config.path, layer.window, config.block);
@@ -222,11 +212,11 @@ void read_target(const Parts& parts, DflashConfig& config) {
     const JsonNode ids = parts.speculators ? parts.root.at("aux_hidden_state_layer_ids")
                                            : parts.at("target_layer_ids");
     const int64_t first = parts.speculators ? 1 : 0;
-    if (ids.count() == 0 || ids.count() > static_cast<size_t>(kMaxTargetLayers)) {
-        ids.refuse(fmt::format("an array of 1 to {} layers", kMaxTargetLayers));
+    if (ids.count() == 0 || ids.count() > static_cast<size_t>(kMaxLayers)) {
+        ids.refuse(fmt::format("an array of 1 to {} layers", kMaxLayers));
     }
     for (size_t i = 0; i < ids.count(); ++i) {
-        const auto layer = static_cast<int32_t>(ids.at(i).integer(first, kMaxTargetLayers) - first);
+        const auto layer = static_cast<int32_t>(ids.at(i).integer(first, kMaxLayers) - first);
         if (i > 0 && layer <= config.target_layers.back()) {
             KD_THROW(corrupt, "{}: {} behind {}: layers have to ascend", ids.at(i).where(),
                      layer + first, config.target_layers.back() + first);
@@ -238,7 +228,7 @@ void read_target(const Parts& parts, DflashConfig& config) {
         config.target_hidden = static_cast<int32_t>(hidden->integer(1, kMaxHidden));
     }
     if (const auto count = parts.root.find("num_target_layers")) {
-        config.target_layer_count = static_cast<int32_t>(count->integer(1, kMaxTargetLayers));
+        config.target_layer_count = static_cast<int32_t>(count->integer(1, kMaxLayers));
     }
 }
 
@@ -262,9 +252,7 @@ void read_head(const Parts& parts, DflashConfig& config) {
 /// A name inside the folder.
 std::string file_name(const JsonNode& node) {
     const std::string& name = node.string();
-    if (name.empty() || name.front() == '.' || name.find('/') != name.npos) {
-        node.refuse("the name of a file in the folder");
-    }
+    if (!is_plain_file_name(name)) node.refuse("the name of a file in the folder");
     return name;
 }
 
@@ -303,6 +291,19 @@ void read_additions(const JsonNode& root, DflashConfig& config) {
 
 }  // namespace
 
+bool is_dflash_folder(const std::string& folder) {
+    const std::string path = folder + "/config.json";
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) return false;
+    const Json json = read_json_file(path);
+    const auto classes = json.find("architectures");
+    if (classes == json.end() || !classes->is_array()) return false;
+    return std::ranges::any_of(*classes, [](const Json& name) {
+        return name.is_string() && std::ranges::find(kArchitectures, name.get<std::string>()) !=
+                                       std::end(kArchitectures);
+    });
+}
+
 DflashConfig read_dflash_config(const std::string& folder) {
     DflashConfig config{.path = folder + "/config.json"};
     const Json json = read_json_file(config.path);
@@ -322,6 +323,27 @@ DflashConfig read_dflash_config(const std::string& folder) {
     read_head(parts, config);
     read_additions(root, config);
     return config;
+}
+
+void check_dflash_target(const DflashConfig& config, const ModelConfig& target) {
+    const auto refuse = [&](std::string_view what, int64_t drafter, int64_t model) {
+        KD_THROW(invalid_argument,
+                 "{}: {} {}, and the target has {}: the drafter was made for "
+                 "another model",
+                 config.path, what, drafter, model);
+    };
+    if (config.target_hidden != target.hidden) {
+        refuse("target_hidden_size", config.target_hidden, target.hidden);
+    }
+    if (config.vocabulary != target.vocabulary) {
+        refuse("vocab_size", config.vocabulary, target.vocabulary);
+    }
+    if (config.target_layer_count != 0 && config.target_layer_count != target.layers) {
+        refuse("num_target_layers", config.target_layer_count, target.layers);
+    }
+    if (config.target_layers.back() >= target.layers) {
+        refuse("target_layer_ids up to", config.target_layers.back(), target.layers);
+    }
 }
 
 }  // namespace kd

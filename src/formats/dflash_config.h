@@ -64,9 +64,16 @@ struct DflashConfig {
     std::string target_sha256;  // 64 hex digits, or empty
 };
 
+/// Whether FOLDER/config.json names a class of these drafters. False where there is none; throws
+/// what read_json_file throws.
+bool is_dflash_folder(const std::string& folder);
+
 /// Reads FOLDER/config.json. Throws kd::Error naming file and field: corrupt for a value that is
 /// missing, of another kind or out of range; unsupported for a drafter that would have to be
 /// computed in a way this build does not know.
 DflashConfig read_dflash_config(const std::string& folder);
+
+/// Throws kd::Error naming field and values where the drafter was made for another target.
+void check_dflash_target(const DflashConfig& config, const ModelConfig& target);
 
 }  // namespace kd

@@ -6,22 +6,9 @@ namespace kd {
 
 namespace {
 
-std::optional<DType> computed_type(SafetensorsType type) {
-    switch (type) {
-        case SafetensorsType::f32:
-            return DType::f32;
-        case SafetensorsType::f16:
-            return DType::f16;
-        case SafetensorsType::bf16:
-            return DType::bf16;
-        default:
-            return std::nullopt;
-    }
-}
-
 DraftTensor tensor_of(const SafetensorsEntry& entry) {
     return {.name = entry.name,
-            .type = computed_type(entry.type),
+            .type = dtype_of(entry.type),
             .type_name = name_of(entry.type),
             .dims = {entry.shape.rbegin(), entry.shape.rend()},
             .data = entry.data,
@@ -58,8 +45,8 @@ const DraftTensor* DraftTensors::find(std::string_view name) const {
 }
 
 void DraftTensors::release() const {
-    const MappedFile& file = gguf_ ? gguf_->file() : safetensors_->file();
-    file.release(file.data(), file.bytes());
+    if (gguf_ != nullptr) return gguf_->release();
+    safetensors_->file().release(safetensors_->file().data(), safetensors_->file().bytes());
 }
 
 }  // namespace kd

@@ -35,6 +35,7 @@ class DraftTensors {
     const std::vector<DraftTensor>& tensors() const { return tensors_; }
     /// Null if absent.
     const DraftTensor* find(std::string_view name) const;
+    const MappedFile& file() const { return gguf_ ? gguf_->file() : safetensors_->file(); }
     /// Drops the resident pages; they are read again on the next use.
     void release() const;
 

@@ -48,6 +48,11 @@ class Reader {
     double number_or(std::string_view name, double fallback, double min, double max) const {
         return gguf_.number_or(key(name), fallback, min, max);
     }
+    /// "PATH: metadata 'KEY'", for a message.
+    std::string where(std::string_view name) const {
+        return fmt::format("{}: metadata '{}'", path(), key(name));
+    }
+    double rope_factor(std::string_view name) const;
     const std::string& path() const { return gguf_.file().path(); }
 
     const GgufFile& gguf_;
@@ -107,25 +112,20 @@ void Reader::read_heads() {
     config_.heads = positive("attention.head_count", kMaxHeads);
     config_.kv_heads = static_cast<int32_t>(
         gguf_.integer_or(key("attention.head_count_kv"), config_.heads, 1, config_.heads));
-    if (config_.heads % config_.kv_heads != 0) {
-        KD_THROW(corrupt, "{}: metadata '{}': {} does not divide {}", path(),
-                 key("attention.head_count_kv"), config_.kv_heads, config_.heads);
-    }
+    check_kv_heads(config_.heads, config_.kv_heads, where("attention.head_count_kv"));
     if (has("attention.key_length")) {
-        config_.head_dim = positive("attention.key_length", kMaxHeadDim);
+        config_.head_dim = positive("attention.key_length", INT32_MAX);
+        check_head_dim(config_.head_dim, where("attention.key_length"));
     } else {
         if (config_.hidden % config_.heads != 0) {
             KD_THROW(corrupt, "{}: metadata '{}': {} does not divide {}", path(),
                      key("attention.head_count"), config_.heads, config_.hidden);
         }
         config_.head_dim = config_.hidden / config_.heads;
-        if (config_.head_dim > kMaxHeadDim) {
-            KD_THROW(corrupt, "{}: metadata '{}': {} elements a head, more than {}", path(),
-                     key("attention.head_count"), config_.head_dim, kMaxHeadDim);
-        }
+        check_head_dim(config_.head_dim, where("attention.head_count"));
     }
     const int64_t value_dim =
-        gguf_.integer_or(key("attention.value_length"), config_.head_dim, 1, kMaxHeadDim);
+        gguf_.integer_or(key("attention.value_length"), config_.head_dim, 1, INT32_MAX);
     if (value_dim != config_.head_dim) {
         KD_THROW(unsupported, "{}: metadata '{}': {} differs from the key length {}", path(),
                  key("attention.value_length"), value_dim, config_.head_dim);
@@ -148,11 +148,21 @@ void Reader::read_rope() {
     }
 }
 
+/// 0: none stated.
+double Reader::rope_factor(std::string_view name) const {
+    const double factor = number_or(name, 0, 0, kMaxRopeFactor);
+    if (factor != 0 && factor < kMinRopeFactor) {
+        KD_THROW(corrupt, "{}: {} is not in [{}, {}]", where(name), factor, kMinRopeFactor,
+                 kMaxRopeFactor);
+    }
+    return factor;
+}
+
 void Reader::read_rope_scaling() {
     RopeScaling& scaling = config_.rope_scaling;
-    // A factor without a type means linear scaling; 0: none stated.
-    double factor = number_or("rope.scaling.factor", 0, 0, kMaxRopeFactor);
-    if (factor == 0) factor = number_or("rope.scale_linear", 0, 0, kMaxRopeFactor);
+    // A factor without a type means linear scaling.
+    double factor = rope_factor("rope.scaling.factor");
+    if (factor == 0) factor = rope_factor("rope.scale_linear");
     const std::string_view type =
         gguf_.string_or(key("rope.scaling.type"), factor != 0 && factor != 1 ? "linear" : "none");
     for (const std::string_view name : {"rope.scaling.alpha", "rope.scaling.yarn_log_multiplier"}) {

@@ -38,12 +38,12 @@ void read_deepseek_heads(const GgufFile& gguf, ModelConfig& config) {
     config.kv_heads = 1;
     mla.q_lora = integer_or(gguf, "attention.q_lora_rank", 0, 1, kMaxHidden);
     mla.kv_lora = integer(gguf, "attention.kv_lora_rank", 1, kMaxHidden);
-    mla.rope = integer(gguf, "rope.dimension_count", 2, kMaxHeadDim);
+    mla.rope = integer(gguf, "rope.dimension_count", 2, kMaxMlaPart);
     // Files whose attention is absorbed give the latent row's sizes under the plain keys.
     const bool absorbed = gguf.find(key("attention.key_length_mla")) != nullptr;
     const std::string suffix = absorbed ? "_mla" : "";
-    config.head_dim = integer(gguf, "attention.key_length" + suffix, 1, kMaxHeadDim);
-    mla.value = integer(gguf, "attention.value_length" + suffix, 1, kMaxHeadDim);
+    config.head_dim = integer(gguf, "attention.key_length" + suffix, 1, kMaxMlaPart);
+    mla.value = integer(gguf, "attention.value_length" + suffix, 1, kMaxMlaPart);
     if (absorbed) {
         expect_size(gguf, "attention.key_length", int64_t{mla.kv_lora} + mla.rope);
         expect_size(gguf, "attention.value_length", mla.kv_lora);

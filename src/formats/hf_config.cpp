@@ -138,26 +138,19 @@ void Reader::read_heads() {
     config_.kv_heads = static_cast<int32_t>(
         optional ? integer_or(json_, "num_key_value_heads", config_.heads, 1, config_.heads)
                  : json_.at("num_key_value_heads").integer(1, config_.heads));
-    if (config_.heads % config_.kv_heads != 0) {
-        KD_THROW(corrupt, "{}: {} does not divide {}", json_.at("num_key_value_heads").where(),
-                 config_.kv_heads, config_.heads);
-    }
+    check_kv_heads(config_.heads, config_.kv_heads, json_.where() + ": num_key_value_heads");
     if (const std::optional<JsonNode> dim = json_.find("head_dim")) {
-        config_.head_dim = static_cast<int32_t>(dim->integer(1, kMaxHeadDim));
+        config_.head_dim = static_cast<int32_t>(dim->integer(1, INT32_MAX));
     } else if (family_.head_dim != 0) {
         config_.head_dim = family_.head_dim;
-    } else if (config_.hidden % config_.heads == 0 &&
-               config_.hidden / config_.heads <= kMaxHeadDim) {
+    } else if (config_.hidden % config_.heads == 0) {
         config_.head_dim = config_.hidden / config_.heads;
     } else {
         KD_THROW(corrupt, "{}: {} heads in {} elements", json_.at("num_attention_heads").where(),
                  config_.heads, config_.hidden);
     }
-    if (config_.head_dim % 2 != 0) {
-        KD_THROW(corrupt, "{}: {} elements a head, which cannot rotate in pairs",
-                 json_.at(json_.find("head_dim") ? "head_dim" : "num_attention_heads").where(),
-                 config_.head_dim);
-    }
+    check_head_dim(config_.head_dim,
+                   json_.at(json_.find("head_dim") ? "head_dim" : "num_attention_heads").where());
     config_.rope_dim = config_.head_dim;
 }
 
@@ -238,6 +231,7 @@ ModelConfig read_hf_config(const HfFolder& folder, const AttemptPart& attempt) {
     }
     if (sizes) attempt([&] { reader.read_experts(); });
     attempt([&] { reader.refuse_windows(); });
+    attempt([&] { read_hf_quantisation(folder.config()); });
     return config;
 }
 

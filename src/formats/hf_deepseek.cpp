@@ -51,9 +51,9 @@ void read_deepseek_heads(const JsonNode& json, bool is_v2, ModelConfig& config) 
     const bool no_q_lora = json.json().contains("q_lora_rank") && !json.find("q_lora_rank");
     mla.q_lora = no_q_lora ? 0 : size_or(json, "q_lora_rank", 1536, 1, kMaxHidden);
     mla.kv_lora = size_or(json, "kv_lora_rank", 512, 1, kMaxHidden);
-    mla.nope = size_or(json, "qk_nope_head_dim", 128, 1, kMaxHeadDim);
-    mla.rope = size_or(json, "qk_rope_head_dim", 64, 2, kMaxHeadDim);
-    mla.value = size_or(json, "v_head_dim", 128, 1, kMaxHeadDim);
+    mla.nope = size_or(json, "qk_nope_head_dim", 128, 1, kMaxMlaPart);
+    mla.rope = size_or(json, "qk_rope_head_dim", 64, 2, kMaxMlaPart);
+    mla.value = size_or(json, "v_head_dim", 128, 1, kMaxMlaPart);
     if (mla.rope % 2 != 0) {
         KD_THROW(corrupt, "{}: {} is odd", json.at("qk_rope_head_dim").where(), mla.rope);
     }

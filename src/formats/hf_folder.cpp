@@ -28,8 +28,9 @@ bool exists(const std::string& path) {
 std::vector<std::string> names_in(const std::string& folder) {
     std::error_code error;
     std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(folder, error)) {
-        names.push_back(entry.path().filename().string());
+    // Not a range-for, whose increment throws.
+    for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+        names.push_back(at->path().filename().string());
     }
     return names;
 }
@@ -47,31 +48,19 @@ std::vector<std::string> names_in(const std::string& folder) {
 }
 
 bool is_shard_name(std::string_view name) {
-    return name.find('/') == name.npos && name.find('\0') == name.npos &&
-           name.size() > kShardSuffix.size() && name.ends_with(kShardSuffix);
-}
-
-std::optional<DType> dtype_of(SafetensorsType type) {
-    switch (type) {
-        case SafetensorsType::f32:
-            return DType::f32;
-        case SafetensorsType::f16:
-            return DType::f16;
-        case SafetensorsType::bf16:
-            return DType::bf16;
-        default:
-            return std::nullopt;
-    }
+    return is_plain_file_name(name) && name.ends_with(kShardSuffix);
 }
 
 int64_t blocks_of(int64_t elements, int32_t block) {
     return block == 0 ? 1 : (elements + block - 1) / block;
 }
 
-/// The two integers of X.weight_shape, of any of the types that are written.
+/// The two integers of X.weight_shape, of any of the types that are written; others if it is not
+/// them.
 std::vector<int64_t> read_integers(const SafetensorsEntry& entry) {
     std::vector<int64_t> values;
     const int64_t width = element_bytes(entry.type);
+    if (entry.bytes > 2 * static_cast<int64_t>(sizeof(int64_t))) return {};
     for (int64_t at = 0; at < entry.bytes; at += width) {
         if (entry.type == SafetensorsType::i64) {
             std::memcpy(&values.emplace_back(), entry.data + at, sizeof(int64_t));
@@ -140,7 +129,7 @@ void HfFolder::open_weights() {
 /// The files that the index names. Afterwards every tensor stands in exactly the shard where the
 /// index has it, and nowhere else.
 void HfFolder::open_shards(const std::string& index_path) {
-    const Json index = read_json_file(index_path);
+    const Json index = read_json_file(index_path, kMaxLargeJsonBytes);
     const JsonNode weight_map = JsonNode(index, index_path).at("weight_map");
     if (!weight_map.json().is_object()) weight_map.refuse("an object");
     std::map<std::string_view, std::map<std::string_view, bool>> tensors;  // by file; found
@@ -288,22 +277,31 @@ FileTensor HfFolder::join_packed(const Placed& packed, const HfQuantisationSchem
 
 /// Makes tensors_ and foreign_ of what the shards hold.
 void HfFolder::join_tensors(ForeignTensors foreign) {
-    const HfQuantisationScheme scheme = read_hf_quantisation(config());
+    HfQuantisationScheme scheme;
+    bool joins = true;
+    try {
+        scheme = read_hf_quantisation(config());
+    } catch (const Error&) {
+        if (foreign == ForeignTensors::refuse) throw;
+        joins = false;  // read_model_config refuses it again
+    }
+    const auto is_fp8 = [&](const SafetensorsEntry& entry) {
+        return joins && entry.type == SafetensorsType::f8_e4m3;
+    };
+    const auto is_packed = [&](const SafetensorsEntry& entry) {
+        return scheme.kind == HfQuantisation::pack_quantized && entry.name.ends_with(kPacked);
+    };
     // Weights first: what they use is then no tensor of its own.
     for (const Placed& placed : placed_) {
-        const SafetensorsEntry& entry = *placed.entry;
-        if (entry.type == SafetensorsType::f8_e4m3) {
+        if (is_fp8(*placed.entry)) {
             tensors_.push_back(join_fp8(placed, scheme));
-        } else if (scheme.kind == HfQuantisation::pack_quantized && entry.name.ends_with(kPacked)) {
+        } else if (is_packed(*placed.entry)) {
             tensors_.push_back(join_packed(placed, scheme));
         }
     }
     for (const Placed& placed : placed_) {
         const SafetensorsEntry& entry = *placed.entry;
-        const bool joined =
-            entry.type == SafetensorsType::f8_e4m3 ||
-            (scheme.kind == HfQuantisation::pack_quantized && entry.name.ends_with(kPacked));
-        if (joined || placed.used) continue;
+        if (is_fp8(entry) || is_packed(entry) || placed.used) continue;
         FileTensor tensor = file_tensor(placed);
         if (const std::optional<DType> type = dtype_of(entry.type)) {
             tensor.type = *type;

@@ -22,8 +22,9 @@ class HfFolder {
     /// weights is missing; corrupt for an index that leaves the folder, names a tensor that its
     /// shard does not hold, or misses a tensor or a shard that is there, and for scales or shapes
     /// that do not fit their weights; unsupported for quantisations other than those of
-    /// HfQuantisation, and for tensor types other than DType's unless they shall be listed; what
-    /// MappedFile, read_json_file and SafetensorsFile throw.
+    /// HfQuantisation and for tensor types other than DType's, unless such tensors shall be listed
+    /// (of a quantisation that is not supported as they stand in the file); what MappedFile,
+    /// read_json_file and SafetensorsFile throw.
     ///
     /// Quantised weights are put together with their scales: whatever the tensors in the file, each
     /// becomes one tensor X.weight of type f8_e4m3 or int4 with its BlockScales.

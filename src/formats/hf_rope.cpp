@@ -30,7 +30,7 @@ void read_scaling(const JsonNode& json, const JsonNode& rope, const std::string&
     RopeScaling& scaling = config.rope_scaling;
     if (type == "linear") {
         scaling.type = RopeScalingType::linear;
-        scaling.factor = rope.at("factor").number(1e-3, kMaxRopeFactor);
+        scaling.factor = rope.at("factor").number(kMinRopeFactor, kMaxRopeFactor);
         return;
     }
     // One beside the object wins; without any it is the whole context.
@@ -39,7 +39,7 @@ void read_scaling(const JsonNode& json, const JsonNode& rope, const std::string&
         place, "original_max_position_embeddings", config.context_length, 1, kMaxContext));
     if (type == "llama3") {
         scaling.type = RopeScalingType::llama3;
-        scaling.factor = rope.at("factor").number(1e-3, kMaxRopeFactor);
+        scaling.factor = rope.at("factor").number(kMinRopeFactor, kMaxRopeFactor);
         scaling.low_frequency_factor = rope.at("low_freq_factor").number(1e-6, 1e6);
         scaling.high_frequency_factor = rope.at("high_freq_factor").number(1e-6, 1e6);
         if (scaling.high_frequency_factor <= scaling.low_frequency_factor) {
@@ -52,8 +52,8 @@ void read_scaling(const JsonNode& json, const JsonNode& rope, const std::string&
     scaling.type = RopeScalingType::yarn;
     scaling.factor = number_or(
         rope, "factor",
-        static_cast<double>(config.context_length) / std::max(1, scaling.original_context), 1e-3,
-        kMaxRopeFactor);
+        static_cast<double>(config.context_length) / std::max(1, scaling.original_context),
+        kMinRopeFactor, kMaxRopeFactor);
     // 0 counts as absent.
     const auto beta = [&](std::string_view key, double fallback) {
         const double stated = number_or(rope, key, 0, 0, 1e6);
@@ -85,6 +85,9 @@ void read_hf_rope(const JsonNode& json, ModelConfig& config) {
     config.rope_base = number_or(*rope, "rope_theta", config.rope_base, kMinRopeBase, kMaxRopeBase);
     std::optional<JsonNode> type = rope->find("rope_type");
     if (!type) type = rope->find("type");
+    if (!type && rope->find("factor")) {
+        KD_THROW(unsupported, "{}: a factor without rope_type", rope->where());
+    }
     if (!type || type->string() == "default") {
         read_scaling(json, *rope, "default", config);
     } else if (type->string() == "linear" || type->string() == "llama3" ||

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -77,6 +78,12 @@ std::string printable(std::string_view text) {
     }
     if (text.size() > kMostBytes) out += "...";
     return out;
+}
+
+bool is_plain_file_name(std::string_view name) {
+    constexpr size_t kMostBytes = 255;  // of a file name, on what Linux mounts
+    return !name.empty() && name.size() <= kMostBytes && name.front() != '.' &&
+           std::ranges::all_of(name, [](char c) { return c >= ' ' && c <= '~' && c != '/'; });
 }
 
 }  // namespace kd

@@ -36,4 +36,8 @@ class MappedFile {
 /// exceeds 64 bytes becomes "...".
 std::string printable(std::string_view text);
 
+/// Whether `name`, from a file, can only name something in the folder that it is looked up in, and
+/// can be shown as it is: 1 to 255 bytes of printable ASCII, no '/', no '.' in front.
+bool is_plain_file_name(std::string_view name);
+
 }  // namespace kd

@@ -15,6 +15,23 @@ ModelConfig read_parts(const ModelFile& file, const AttemptPart& attempt) {
 
 }  // namespace
 
+void check_kv_heads(int64_t heads, int64_t kv_heads, const std::string& where) {
+    if (heads % kv_heads != 0) {
+        KD_THROW(corrupt, "{}: {} does not divide {}", where, kv_heads, heads);
+    }
+    if (heads / kv_heads > kMaxHeadGroup) {
+        KD_THROW(unsupported, "{}: {} for {} heads: more than {} heads a K/V head", where, kv_heads,
+                 heads, kMaxHeadGroup);
+    }
+}
+
+void check_head_dim(int64_t head_dim, const std::string& where) {
+    if (head_dim % kHeadDimStep != 0 || head_dim > kMaxHeadDim) {
+        KD_THROW(unsupported, "{}: {} elements a head, no multiple of {} up to {}", where, head_dim,
+                 kHeadDimStep, kMaxHeadDim);
+    }
+}
+
 void check_experts(const MoeShape& moe, const std::string& where) {
     if (moe.experts % moe.groups != 0) {
         KD_THROW(corrupt, "{}: {} groups do not divide {} experts", where, moe.groups, moe.experts);

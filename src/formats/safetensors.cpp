@@ -57,11 +57,15 @@ class EntryReader {
             fail("{}: missing", !has_type_ ? "dtype" : !has_shape_ ? "shape" : "data_offsets");
         }
         entry_.bytes = element_bytes(entry_.type);
+        // Beside a 0, too: a product of some of them has to be a number.
+        bool empty = false;
         for (const int64_t dim : entry_.shape) {
-            if (__builtin_mul_overflow(entry_.bytes, dim, &entry_.bytes)) {
+            empty |= dim == 0;
+            if (dim != 0 && __builtin_mul_overflow(entry_.bytes, dim, &entry_.bytes)) {
                 fail("shape: {}, for one, makes more than 2^63 - 1 bytes", dim);
             }
         }
+        if (empty) entry_.bytes = 0;
         const auto [begin, end] = *offsets_;
         if (begin > end || std::cmp_greater(end, data.size())) {
             fail("data_offsets: [{}, {}] are not inside the {} bytes of data", begin, end,
@@ -136,6 +140,19 @@ std::string_view name_of(SafetensorsType type) {
 
 int64_t element_bytes(SafetensorsType type) {
     return kTypes[static_cast<size_t>(type)].bytes;
+}
+
+std::optional<DType> dtype_of(SafetensorsType type) {
+    switch (type) {
+        case SafetensorsType::f32:
+            return DType::f32;
+        case SafetensorsType::f16:
+            return DType::f16;
+        case SafetensorsType::bf16:
+            return DType::bf16;
+        default:
+            return std::nullopt;
+    }
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)

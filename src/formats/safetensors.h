@@ -8,10 +8,12 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "formats/mapped_file.h"
 
 namespace kd {
@@ -40,6 +42,8 @@ enum class SafetensorsType : uint8_t {
 /// As the header writes it, such as "BF16".
 std::string_view name_of(SafetensorsType type);
 int64_t element_bytes(SafetensorsType type);
+/// None: nothing computes with this type.
+std::optional<DType> dtype_of(SafetensorsType type);
 
 struct SafetensorsEntry {
     std::string_view name;

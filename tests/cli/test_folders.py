@@ -86,6 +86,76 @@ class Folders(CliTest):
         self.assertEqual(code, 0)
         self.assertIn(b"Hugging Face folder", out)
 
+    def test_inspect_of_tokenizer_and_quantisation(self):
+        def quantise(folder):
+            name = "model.layers.0.self_attn.o_proj.weight"
+            folder.tensors[name] = "F8_E4M3", (32, 32), b"\x38" * 1024
+            folder.tensors[name + "_scale_inv"] = HfFolder.floats((1, 1))
+            folder.config["quantization_config"] = {"quant_method": "fp8",
+                                                    "weight_block_size": [128, 128]}
+        code, out, _ = self.kdtree("inspect", self.model("fp8", quantise), "--json", "-")
+        report = json.loads(out)
+        self.assertEqual((code, report["faults"]), (0, []))
+        self.assertEqual(report["quantisation"], "fp8, a scale for 128 x 128")
+        self.assertEqual(report["tokenizer"]["model"], "tokenizer.json")
+        self.assertIn("F8_E4M3", [each["type"] for each in report["weights"]])
+        code, out, _ = self.kdtree("inspect", self.model("plain"), "--json", "-")
+        self.assertIsNone(json.loads(out)["quantisation"])
+
+    def test_inspect_lists_quantisations_that_cannot_be_run(self):
+        def gptq(folder):
+            folder.config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+            del folder.tensors["model.layers.0.self_attn.o_proj.weight"]
+            folder.tensors["model.layers.0.self_attn.o_proj.qweight"] = "I32", (4, 32), b"\0" * 512
+        model = self.model("gptq", gptq)
+        code, out, _ = self.kdtree("inspect", model, "--tensors", "--json", "-")
+        report = json.loads(out)
+        self.assertEqual((code, report["quantisation"]), (2, "not supported"))
+        self.assertTrue(any("quantization_config.quant_method: 'gptq' is not supported" in fault
+                            for fault in report["faults"]), report["faults"])
+        self.assertIn("I32", [each["type"] for each in report["tensors"]])
+        self.refused("run", "--model", model, "hi", naming="'gptq'")
+
+    def test_inspect_of_a_drafter(self):
+        config = {
+            "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "block_size": 8,
+            "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 260,
+            "rms_norm_eps": 1e-6, "rope_theta": 10000,
+            "dflash_config": {"mask_token_id": 3, "target_layer_ids": [0, 2]},
+        }
+
+        def drafter(**values):
+            def change(folder):
+                folder.config = {**config, **values}
+                folder.tensors = {"fc.weight": HfFolder.floats((32, 64)),
+                                  "norm.weight": HfFolder.floats((32,))}
+            return change
+        folder = self.model("drafter", drafter())
+        code, out, _ = self.kdtree("inspect", folder, "--tensors", "--json", "-")
+        report = json.loads(out)
+        self.assertEqual((code, report["format"], report["faults"]), (0, "DFlash drafter", []))
+        self.assertEqual(report["architecture"], "DFlashDraftModel")
+        wanted = {"layers": 1, "block": 8, "drafts": 7, "mask_token": 3, "target_layers": [0, 2],
+                  "head": "none"}
+        self.assertEqual({key: report["drafter"][key] for key in wanted}, wanted)
+        self.assertEqual(report["tensor_count"], 2)
+        self.assertEqual([each["name"] for each in report["tensors"]], ["fc.weight", "norm.weight"])
+        code, out, _ = self.kdtree("inspect", folder)
+        self.assertEqual(code, 0)
+        self.assertIn(b"A DFlash drafter", out)
+        folder = self.model("odd-drafter", drafter(head_dim=17))
+        code, out, _ = self.kdtree("inspect", folder, "--json", "-")
+        report = json.loads(out)
+        self.assertEqual((code, report["drafter"]), (2, {}))
+        self.assertIn("config.json: head_dim: 17 elements a head", report["faults"][0])
+        code, out, _ = self.kdtree("inspect", folder)
+        self.assertEqual(code, 2)
+        self.assertIn(b"cannot use the DFlash drafter, for one reason", out)
+        code, _, err = self.kdtree("inspect", folder, "--template")
+        self.assertEqual(code, 1)
+        self.assertIn(b"no chat template", err)
+
     def test_inspect_says_why_not(self):
         model = self.model("faulty", with_config(rope_scaling={"type": "longrope", "factor": 2},
                                                  tie_word_embeddings=False))

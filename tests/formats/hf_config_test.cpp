@@ -215,11 +215,21 @@ TEST(HfConfig, RequiredFields) {
 TEST(HfConfig, Heads) {
     expect_value_refused("num_key_value_heads", 4, {"4 does not divide 6"});
     expect_value_refused("num_key_value_heads", 7, {"7"});
-    expect_value_refused("head_dim", 15, {"15"});
-    expect_value_refused("head_dim", 514, {"514"});
+    for (const int dim : {15, 18, 98, 320, 514}) {
+        expect_value_refused("head_dim", dim, {std::to_string(dim)});
+    }
     Json config = llama();
     config["hidden_size"] = 100;
     expect_refused(config, {"num_attention_heads", "6 heads in 100"});
+    config["hidden_size"] = 600;
+    EXPECT_EQ(read(config).head_dim, 100);
+    config["hidden_size"] = 6 * 320;
+    expect_refused(config, {"num_attention_heads: 320 elements a head"});
+    config["hidden_size"] = 2048;
+    config["num_attention_heads"] = 128;
+    EXPECT_EQ(read(config).kv_heads, 2);
+    config["num_key_value_heads"] = 1;
+    expect_refused(config, {"num_key_value_heads: 1 for 128 heads", "64 heads a K/V head"});
 }
 
 TEST(HfConfig, ClassesThatAreNotSupported) {

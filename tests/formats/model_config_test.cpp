@@ -15,13 +15,17 @@
 namespace kd {
 namespace {
 
-/// A complete small configuration; `except` is left out so that a test can add its own.
-GgufWriter config_without(std::string_view except) {
+/// A complete small configuration; keys `except` are left out so that a test can add its own.
+template <class... Keys>
+GgufWriter config_without(const Keys&... except) {
     GgufWriter writer;
-    const auto set = [&](std::string_view key, auto value) {
-        if (key != except) writer.set(key, value);
+    const auto has = [&](std::string_view key) {
+        return !((key == std::string_view(except)) || ...);
     };
-    if (except != "general.architecture") writer.set_string("general.architecture", "llama");
+    const auto set = [&](std::string_view key, auto value) {
+        if (has(key)) writer.set(key, value);
+    };
+    if (has("general.architecture")) writer.set_string("general.architecture", "llama");
     set("llama.block_count", 3u);
     set("llama.context_length", 2048u);
     set("llama.embedding_length", 96u);
@@ -29,7 +33,7 @@ GgufWriter config_without(std::string_view except) {
     set("llama.attention.head_count", 6u);
     set("llama.attention.head_count_kv", 2u);
     set("llama.attention.layer_norm_rms_epsilon", 1e-6f);
-    if (except != "tokenizer.ggml.tokens") {
+    if (has("tokenizer.ggml.tokens")) {
         writer.set_strings("tokenizer.ggml.tokens", {"a", "b", "c"});
     }
     return writer;
@@ -170,11 +174,28 @@ TEST(ModelConfig, HeadsAndRotation) {
     expect_value_refused("llama.attention.head_count_kv", 7u, "7");
     expect_value_refused("llama.rope.dimension_count", 7u, "7");
     expect_value_refused("llama.rope.dimension_count", 18u, "18");
+    expect_value_refused("llama.rope.dimension_count", 15u, "15 is odd");
     expect_value_refused("llama.attention.value_length", 8u, "16");
-    GgufWriter odd = config_without("");
-    odd.set("llama.attention.key_length", 15u);
-    odd.set("llama.attention.value_length", 15u);
-    expect_refused(odd, "llama.rope.dimension_count", {"15", "odd"});
+}
+
+TEST(ModelConfig, HeadsThatAttentionTakes) {
+    for (const uint32_t dim : {15u, 18u, 98u, 260u, 320u}) {
+        expect_value_refused("llama.attention.key_length", dim,
+                             fmt::format("{} elements a head", dim));
+    }
+    const auto shaped = [](uint32_t hidden, uint32_t heads, uint32_t kv_heads) {
+        GgufWriter writer = config_without("llama.embedding_length", "llama.attention.head_count",
+                                           "llama.attention.head_count_kv");
+        writer.set("llama.embedding_length", hidden);
+        writer.set("llama.attention.head_count", heads);
+        writer.set("llama.attention.head_count_kv", kv_heads);
+        return writer;
+    };
+    expect_refused(shaped(640, 2, 2), "llama.attention.head_count", {"320 elements a head"});
+    expect_refused(shaped(2048, 128, 1), "llama.attention.head_count_kv",
+                   {"1 for 128 heads", "64 heads a K/V head"});
+    EXPECT_EQ(read(shaped(3200, 32, 32)).head_dim, 100);
+    EXPECT_EQ(read(shaped(2048, 128, 2)).kv_heads, 2);
 }
 
 TEST(ModelConfig, WhatWouldRunWronglyIsRefused) {
@@ -188,6 +209,8 @@ TEST(ModelConfig, WhatWouldRunWronglyIsRefused) {
     yarn.set_string("llama.rope.scaling.type", "yarn");
     expect_refused(yarn, "llama.rope.scaling.factor", {"missing", "yarn"});
     expect_value_refused("llama.rope.scaling.factor", -4.0f, "-4");
+    expect_value_refused("llama.rope.scaling.factor", 1e-310, "1e-310 is not in [0.001");
+    expect_value_refused("llama.rope.scale_linear", 0.0009f, "is not in [0.001");
     expect_value_refused("llama.rope.scaling.attn_factor", 1.5f, "1.5");
     expect_value_refused("llama.rope.scaling.yarn_log_multiplier", 0.1f, "not supported");
     expect_value_refused("llama.expert_count", 8u, "8");

@@ -318,6 +318,11 @@ TEST(HostileSafetensors, Places) {
                           {"'w'", "shape: 4611686018427387904", "2^63"});
     expect_header_refused(member("w", "U8", "[4294967296,4294967296,0]", 0, 0),
                           {"'w'", "shape: 4294967296", "2^63"});
+    for (const std::string shape :
+         {"[0,1099511627776,1099511627776,1]", "[1099511627776,0,1099511627776]",
+          "[0,4294967296,4294967296]"}) {
+        expect_header_refused(member("w", "U8", shape, 0, 0), {"'w'", "shape", "2^63"});
+    }
     const std::string low = member("low", "U8", "[3]", 0, 3);
     expect_header_refused(member("high", "U8", "[4]", 4, 8) + "," + low,
                           {"tensor 'high'", "1 bytes of data before it"});

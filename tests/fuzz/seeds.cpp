@@ -12,6 +12,7 @@
 
 #include "formats/tokenizer_fixtures.h"
 #include "fuzz/gguf_seeds.h"
+#include "support/hf_writer.h"
 
 namespace kd {
 namespace {
@@ -54,6 +55,45 @@ Seeds safetensors_seeds() {
     for (const auto& each : json.at("judged")) {
         add(fmt::format("judged-{}", seeds.size()), each.at("file"));
     }
+    return seeds;
+}
+
+/// Folders as fuzz_config.cpp parts them: every model and drafter of the unit tests with the
+/// weights file of a folder that has none, and two whose quantised weights are put together.
+Seeds config_seeds() {
+    const auto folder = [](const std::string& config, const std::vector<HfTensor>& tensors) {
+        return config + '\xFF' + safetensors_bytes(tensors);
+    };
+    Seeds seeds;
+    for (const std::string fixture : {"dense_gqa", "deepseek"}) {
+        std::ifstream file(KD_TEST_DATA "/models/" + fixture + ".json");
+        for (const auto& each : nlohmann::ordered_json::parse(file).at("cases")) {
+            const auto name = fmt::format("{}-{}", fixture, each.at("name").get<std::string>());
+            seeds.emplace_back(name, folder(each.at("config").dump(), {}));
+        }
+    }
+    std::ifstream drafters(KD_TEST_DATA "/models/dflash.json");
+    for (const auto& each : nlohmann::json::parse(drafters).at("cases")) {
+        const auto name = fmt::format("dflash-{}", each.at("name").get<std::string>());
+        seeds.emplace_back(name, folder(each.at("config").dump(), {}));
+    }
+    const std::string head =
+        R"({"architectures":["LlamaForCausalLM"],"hidden_size":32,"intermediate_size":32,)"
+        R"("num_hidden_layers":1,"num_attention_heads":4,"max_position_embeddings":64,)"
+        R"("vocab_size":8,"tie_word_embeddings":true,"quantization_config":)";
+    const std::string name = "model.layers.0.self_attn.q_proj.weight";
+    seeds.emplace_back("fp8",
+                       folder(head + R"({"quant_method":"fp8","weight_block_size":[32,32]}})",
+                              {{name, "F8_E4M3", {32, 32}, std::string(1024, '8')},
+                               {name + "_scale_inv", "F32", {1, 1}, std::string(4, '\0')}}));
+    seeds.emplace_back(
+        "int4",
+        folder(head + R"({"quant_method":"compressed-tensors","format":"pack-quantized",)"
+                      R"("config_groups":{"group_0":{"weights":{"num_bits":4,"type":"int",)"
+                      R"("symmetric":true,"strategy":"group","group_size":32}}}}})",
+               {{name + "_packed", "I32", {32, 4}, std::string(512, '8')},
+                {name + "_scale", "BF16", {32, 1}, std::string(64, '\0')},
+                {name + "_shape", "I64", {2}, raw_bytes(int64_t{32}) + raw_bytes(int64_t{32})}}));
     return seeds;
 }
 
@@ -119,6 +159,33 @@ Seeds tokenizer_folder_seeds() {
             fmt::format("folder-{}", seeds.size()),
             fmt::format("{}{}{}\xFF{}\xFF{{\"eos_token_id\":[1,6]}}", head, step, tail, config));
     }
+    // What regexes may hold, and one of each kind that is refused.
+    for (const std::string regex : {R"((?:ab)+|(?>c+)c|(d)(?=e)|a{2}|b{2,}|c{,2}d|a+?b*+c??|.)",
+                                    R"(\x41\x{1F600}\u00e9\t\f\d\D\S[\s-])", R"(^a)", R"(a{3,2})",
+                                    R"(a{100000})", R"((?<n>a))", R"((?i:é))", R"((?i:ss))",
+                                    R"(\x{})", R"(\u12)", R"(\w)", R"((a)", R"([a)"}) {
+        seeds.emplace_back(fmt::format("regex-{}", seeds.size()),
+                           fmt::format(R"({}{{"type":"Split","pattern":{{"Regex":"{}"}},)"
+                                       R"("behavior":"Isolated"}},{})",
+                                       head, regex, tail));
+    }
+    // One place of a good folder changed.
+    const std::string good = head + tail;
+    for (const auto& [from, to] :
+         {std::pair{R"("a b")", R"("a  b")"},
+          {R"("a b")", R"(["a"])"},
+          {R"("decoder":{"type":"ByteLevel"})",
+           R"("decoder":{"type":"Sequence","decoders":[{"type":"ByteLevel"},{"type":"Fuse"}]})"},
+          {R"("id":7)", R"("id":9)"},
+          {"caf\\u00e9", "<|im_end|>"},
+          {"caf\\u00e9", ""},
+          {R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false})", ""},
+          {R"("ignore_merges")", R"("unk_token":"?","ignore_merges")"},
+          {R"("vocab":{"a":0)", R"("vocab":{"a":3)"}}) {
+        std::string changed = good;
+        changed.replace(changed.find(from), std::string_view(from).size(), to);
+        seeds.emplace_back(fmt::format("changed-{}", seeds.size()), changed);
+    }
     const Json families = read_fixture("tokenizer_families.json.gz");
     for (const auto& [name, family] : families.at("families").items()) {
         const Json& files = family.at("files");
@@ -153,6 +220,7 @@ int main(int argc, char** argv) {
     kd::Seeds seeds;
     if (target == "gguf" || target == "model") seeds = kd::gguf_seeds();
     if (target == "safetensors") seeds = kd::safetensors_seeds();
+    if (target == "config") seeds = kd::config_seeds();
     if (target == "abi") seeds = kd::call_seeds();
     if (target == "tokenizer_json") seeds = kd::tokenizer_folder_seeds();
     if (target == "chat_template") seeds = kd::template_seeds();

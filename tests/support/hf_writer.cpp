@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "support/safetensors_writer.h"
 
@@ -49,6 +52,19 @@ void write_hf_folder(const TempFolder& folder, const Json& config,
                      std::span<const HfTensor> tensors) {
     folder.write("config.json", config.dump(2));
     folder.write("model.safetensors", safetensors_bytes(tensors));
+}
+
+void misalign_weights(const TempFolder& folder) {
+    std::ifstream in(folder.path() + "/model.safetensors", std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    uint64_t header_bytes = 0;
+    std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
+    std::string header = bytes.substr(sizeof header_bytes, header_bytes);
+    if (header.size() % 2 == 0) header += ' ';
+    folder.write(
+        "model.safetensors",
+        safetensors_bytes(std::string_view(header),
+                          std::string_view(bytes).substr(sizeof header_bytes + header_bytes)));
 }
 
 Json write_hf_shards(const TempFolder& folder, const Json& config,

@@ -47,6 +47,9 @@ class TempFolder {
 /// config.json and model.safetensors.
 void write_hf_folder(const TempFolder& folder, const nlohmann::ordered_json& config,
                      std::span<const HfTensor> tensors);
+/// Lengthens the header of the folder's model.safetensors by up to one space, so that the data, and
+/// with them every tensor of elements of more than one byte, begin at an odd address.
+void misalign_weights(const TempFolder& folder);
 /// config.json, `shards` shards that take the tensors in turn, and their index. Returns the index.
 nlohmann::ordered_json write_hf_shards(const TempFolder& folder,
                                        const nlohmann::ordered_json& config,

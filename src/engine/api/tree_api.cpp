@@ -16,8 +16,6 @@ using kd::api::expect_array;
 using kd::api::expect_pointer;
 using kd::api::expect_range;
 
-constexpr int32_t kMaxVocabulary = 1 << 24;
-
 void check_lattice(const kdtree_lattice& lattice) {
     expect_range("lattice.depths", lattice.depths, 0, kd::kMaxDraftDepths);
     expect_range("lattice.states", lattice.states, 1, kd::kMaxDraftStates);
@@ -138,7 +136,7 @@ kdtree_status kdtree_accept_tree(const kdtree_tree* tree, const float* logits, i
         const kdtree_tree& given = kd::api::expect_struct("tree", tree);
         const int32_t deepest = check_tree(given);
         expect_pointer("logits", logits);
-        expect_range("vocabulary", vocabulary, 1, kMaxVocabulary);
+        expect_range("vocabulary", vocabulary, 1, kd::kMaxVocabulary);
         expect_range("row_stride", row_stride, vocabulary, int64_t{1} << 40);
         const kd::SamplingParams params =
             check_sampling(kd::api::expect_struct("sampling", sampling));

@@ -85,13 +85,14 @@ HWY_INLINE void load_keys(const Place& at, const int64_t* offsets, int32_t keys,
     const int32_t dim = at.params.head_dim;
     // Columns without a key are masked later; they only have to hold something.
     if (keys < kBlockKeys) std::fill_n(tile, dim * kBlockKeys, 0.0f);
-    HWY_ALIGN float rows[4 * kMaxDim];
+    HWY_ALIGN float rows[4 * kMaxHeadDim];
     for (int32_t j = 0; j < keys; ++j) {
         prefetch_row(at.k + offsets[std::min(j + kPrefetchKeys, keys - 1)], at.head_bytes);
-        load_row(at.params.kv.type, at.k + offsets[j], dim, rows + (j % 4) * kMaxDim);
-        if (j % 4 == 3) put_4_keys(rows, kMaxDim, dim, j - 3, tile);
+        load_row(at.params.kv.type, at.k + offsets[j], dim, rows + (j % 4) * kMaxHeadDim);
+        if (j % 4 == 3) put_4_keys(rows, kMaxHeadDim, dim, j - 3, tile);
     }
-    for (int32_t j = keys / 4 * 4; j < keys; ++j) put_key(rows + (j % 4) * kMaxDim, dim, j, tile);
+    for (int32_t j = keys / 4 * 4; j < keys; ++j)
+        put_key(rows + (j % 4) * kMaxHeadDim, dim, j, tile);
 }
 
 /// `keys` V rows as rows of the tile.
@@ -196,7 +197,7 @@ void attend_block(const AttnVerifyGqaParams& params, const AttnUnit& unit, int32
     const int32_t dim = params.head_dim;
     HWY_ALIGN float tile[kTileFloats];
     HWY_ALIGN float weights[kAttnUnitQueries][kBlockKeys];
-    HWY_ALIGN float key[kMaxDim];
+    HWY_ALIGN float key[kMaxHeadDim];
     int64_t offsets[kBlockKeys];
     const int32_t shared = shared_offsets(at, offsets);
     const bool same_keys = shared == kBlockKeys || unit.segment->ancestors.empty();
@@ -235,7 +236,7 @@ void combine_blocks(const AttnVerifyGqaParams& params, const AttnUnit& unit, int
     for (int32_t b = 1; b < blocks; ++b) {
         largest = std::max(largest, records[b * stride + padded]);
     }
-    HWY_ALIGN float sums[kMaxDim] = {};
+    HWY_ALIGN float sums[kMaxHeadDim] = {};
     float total = 0;
     for (int32_t b = 0; b < blocks; ++b) {
         const float* record = records + b * stride;

@@ -21,7 +21,6 @@ HWY_BEFORE_NAMESPACE();
 namespace kd::HWY_NAMESPACE {
 
 inline constexpr int32_t kBlockKeys = kAttnBlockKeys;
-inline constexpr int32_t kMaxDim = 256;
 /// Vectors of keys (or of head elements) that one pass keeps in registers for each query.
 inline constexpr int32_t kPassVectors = kLanes >= 16 ? 4 : 2;
 inline constexpr int32_t kLane = static_cast<int32_t>(kLanes);
@@ -29,14 +28,15 @@ inline constexpr int32_t kQueriesPerPass = 4;
 
 /// Floats of one block's keys ([head_dim, 64 keys]) or values ([64 keys, padded_dim]). They take
 /// turns in one buffer: both at once would fill a first-level cache of 32 KB.
-inline constexpr int32_t kTileFloats = kMaxDim * kBlockKeys;
+inline constexpr int32_t kTileFloats = kMaxHeadDim * kBlockKeys;
 
 /// Head elements of a V row and of a partial result: whole vectors on every target.
 constexpr int32_t padded_dim(int32_t head_dim) {
     return (head_dim + 15) / 16 * 16;
 }
 
-/// `values` (a multiple of 8) cache values as floats, padded with zeros to a multiple of 16.
+/// `values` (a multiple of kHeadDimStep) cache values as floats, padded with zeros to a multiple
+/// of 16.
 HWY_INLINE void load_row(DType type, const std::byte* from, int32_t values, float* to) {
     const F32 d;
     int32_t i = 0;

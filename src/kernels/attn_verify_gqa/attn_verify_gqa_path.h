@@ -62,9 +62,10 @@ inline void check_segment(const AttnSegment& segment) {
 /// What every caller must have got right.
 inline void check_attention(const AttnVerifyGqaParams& params) {
     KD_CHECK(params.kv_heads > 0 && params.heads % params.kv_heads == 0 &&
-                 params.heads / params.kv_heads <= kAttnUnitQueries,
+                 params.heads / params.kv_heads <= kMaxHeadGroup,
              "{} heads, {} K/V heads", params.heads, params.kv_heads);
-    KD_CHECK(params.head_dim % 8 == 0 && params.head_dim <= 256, "head of {}", params.head_dim);
+    KD_CHECK(params.head_dim % kHeadDimStep == 0 && params.head_dim <= kMaxHeadDim, "head of {}",
+             params.head_dim);
     KD_CHECK(params.kv.kv_heads == params.kv_heads && params.kv.head_dim == params.head_dim,
              "cache of {} x {}, attention of {} x {}", params.kv.kv_heads, params.kv.head_dim,
              params.kv_heads, params.head_dim);

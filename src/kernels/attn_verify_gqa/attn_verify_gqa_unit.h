@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "base/views.h"
 #include "kernels/attn_verify_gqa/attn_verify_gqa.h"
 
 namespace kd {
@@ -14,7 +15,7 @@ inline constexpr int32_t kAttnBlockKeys = 64;
 /// to leave tasks for every thread. Fewer where many heads share a K/V head.
 inline constexpr int32_t kAttnUnitRows = 8;
 /// Most queries (rows x heads that share a K/V head) of a unit.
-inline constexpr int32_t kAttnUnitQueries = 64;
+inline constexpr int32_t kAttnUnitQueries = kMaxHeadGroup;
 
 struct AttnUnit {
     const AttnSegment* segment = nullptr;

@@ -15,8 +15,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace kd::HWY_NAMESPACE {
 
-inline constexpr int32_t kMaxHeadDim = 512;
-
 /// from -> to (may be the same): pairs (i, i + pairs). No fused operations, so that vectors, the
 /// scalar tail and every instruction set agree to the bit.
 HWY_INLINE void rotate_half(const float* from, const float* angles, int32_t pairs, float* to) {
@@ -121,7 +119,7 @@ HWY_EXPORT(rope_append_rows);
 
 void rope_append(const RopeAppendParams& params, Stream& stream) {
     KD_CHECK(params.rotated % 2 == 0 && params.rotated <= params.head_dim &&
-                 params.head_dim <= HWY_STATIC_DISPATCH(kMaxHeadDim),
+                 params.head_dim <= kMaxHeadDim,
              "{} of {} elements rotate", params.rotated, params.head_dim);
     KD_CHECK(params.kv.type == DType::f16 || params.kv.type == DType::f32, "K/V cache of {}",
              name_of(params.kv.type));
