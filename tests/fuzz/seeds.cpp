@@ -122,6 +122,8 @@ const char* const kDrafterPatches[] = {
     R"({"dflash_config":{"target_layer_ids":[2,90]}})",
     R"({"dflash_config":{"projector_type":"other"}})",
     R"({"dflash_config":{"markov_rank":8,"markov_head_type":"other"}})",
+    R"({"dflash_config":{"mask_token_id":319}})",
+    R"({"dflash_config":{"mask_token_id":320}})",
     R"({"target_hidden_size":128})",
     R"({"num_target_layers":5})",
     R"({"vocab_size":321})",
