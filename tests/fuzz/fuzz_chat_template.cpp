@@ -27,6 +27,9 @@ const nlohmann::ordered_json& variables() {
         "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>",
         "n": 7, "f": 2.5, "s": "  Hello, World \n", "l": [3, 1, 2], "d": {"b": 1, "a": "x"},
         "u": "ΑΣ ß ǆ", "p": [{"k": "B", "v": 2}, {"k": "a", "v": [1]}],
+        "w": "aBc dEf-ghi", "m": -3, "t": true, "z": null, "e": "", "empty": [],
+        "words": ["pear", "Apple", "fig", "apple"], "nested": [[1, 2], [3], []],
+        "people": [{"name": "Ann", "age": 30, "tags": ["x"]}, {"name": "bob", "age": 5}],
         "none": null, "big": 9223372036854775807, "small": -9223372036854775808})");
     return json;
 }

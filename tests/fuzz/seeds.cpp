@@ -10,30 +10,40 @@
 #include <utility>
 #include <vector>
 
+#include "formats/tokenizer_fixtures.h"
 #include "fuzz/gguf_seeds.h"
 #include "support/hf_writer.h"
 
 namespace kd {
 namespace {
 
-/// The templates that the unit tests compare with jinja2.
-std::vector<std::pair<std::string, std::string>> template_seeds() {
+using Seeds = std::vector<std::pair<std::string, std::string>>;
+
+/// The templates that the unit tests compare with jinja2, the published ones among them.
+Seeds template_seeds() {
     std::ifstream file(KD_TEST_DATA "/formats/template_cases.json");
     const auto json = nlohmann::json::parse(file);
-    std::vector<std::pair<std::string, std::string>> seeds = {
-        {"smollm", json.at("smollm_template").get<std::string>()}};
+    Seeds seeds = {{"smollm", json.at("smollm_template").get<std::string>()}};
     for (const auto& each : json.at("cases")) {
         if (!each.contains("template")) continue;
         seeds.emplace_back(fmt::format("case-{}", seeds.size()), each.at("template"));
+    }
+    const Json chats = read_fixture("template_chats.json.gz");
+    for (const auto& [name, each] : chats.at("templates").items()) {
+        seeds.emplace_back(name, each.at("source"));
+    }
+    const Json random = read_fixture("template_random.json.gz");
+    for (const Json& each : random.at("cases")) {
+        seeds.emplace_back(fmt::format("random-{}", seeds.size()), each.at("template"));
     }
     return seeds;
 }
 
 /// Files that the safetensors package was asked about, and the one it wrote.
-std::vector<std::pair<std::string, std::string>> safetensors_seeds() {
+Seeds safetensors_seeds() {
     std::ifstream file(KD_TEST_DATA "/formats/safetensors.json");
     const auto json = nlohmann::json::parse(file);
-    std::vector<std::pair<std::string, std::string>> seeds;
+    Seeds seeds;
     const auto add = [&](std::string name, const std::string& hex) {
         std::string bytes;
         for (size_t i = 0; i < hex.size(); i += 2) {
@@ -88,9 +98,9 @@ std::vector<std::pair<std::string, std::string>> config_seeds() {
 }
 
 /// Noise that is long enough for many calls: what starts empty grows slowly.
-std::vector<std::pair<std::string, std::string>> call_seeds() {
+Seeds call_seeds() {
     std::minstd_rand random(1);
-    std::vector<std::pair<std::string, std::string>> seeds;
+    Seeds seeds;
     for (int i = 0; i < 64; ++i) {
         std::string bytes(1024, '\0');
         for (char& byte : bytes) byte = static_cast<char>(random() >> 8);
@@ -99,8 +109,32 @@ std::vector<std::pair<std::string, std::string>> call_seeds() {
     return seeds;
 }
 
+/// A tokenizer.json of the fixtures with a vocabulary that leaves room for its pipeline: the bytes
+/// and the first merges.
+std::string smaller_tokenizer(const std::string& text) {
+    constexpr int kKept = 300;
+    Json json = parse_json(text, "");
+    Json& model = json.at("model");
+    Json vocabulary = Json::object();
+    for (const auto& [token, id] : model.at("vocab").items()) {
+        if (id.get<int>() < kKept) vocabulary[token] = id;
+    }
+    Json merges = Json::array();
+    for (const Json& merge : model.at("merges")) {
+        const std::string made = merge.at(0).get<std::string>() + merge.at(1).get<std::string>();
+        if (vocabulary.contains(made)) merges.push_back(merge);
+    }
+    for (Json& token : json.at("added_tokens")) {
+        token.at("id") =
+            token.at("id").get<int>() - static_cast<int>(model.at("vocab").size()) + kKept;
+    }
+    model.at("vocab") = vocabulary;
+    model.at("merges") = merges;
+    return json.dump();
+}
+
 /// Small tokenizer folders, their files parted as fuzz_tokenizer_json.cpp says.
-std::vector<std::pair<std::string, std::string>> tokenizer_folder_seeds() {
+Seeds tokenizer_folder_seeds() {
     const std::string head =
         R"({"added_tokens":[{"id":6,"content":"<|im_end|>","special":true,"rstrip":true},)"
         R"({"id":7,"content":"caf\u00e9","normalized":true,"single_word":true}],"normalizer":)"
@@ -115,7 +149,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_folder_seeds() {
     const std::string config =
         R"({"bos_token":"<|im_end|>","eos_token":{"content":"<|im_end|>"},"chat_template":)"
         R"([{"name":"default","template":"x"}],"add_bos_token":true})";
-    std::vector<std::pair<std::string, std::string>> seeds;
+    Seeds seeds;
     for (const std::string step :
          {R"({"type":"Digits","individual_digits":true},)",
           R"({"type":"Split","pattern":{"String":"a"},"behavior":"MergedWithNext","invert":true},)",
@@ -124,6 +158,13 @@ std::vector<std::pair<std::string, std::string>> tokenizer_folder_seeds() {
         seeds.emplace_back(
             fmt::format("folder-{}", seeds.size()),
             fmt::format("{}{}{}\xFF{}\xFF{{\"eos_token_id\":[1,6]}}", head, step, tail, config));
+    }
+    const Json families = read_fixture("tokenizer_families.json.gz");
+    for (const auto& [name, family] : families.at("families").items()) {
+        const Json& files = family.at("files");
+        if (!files.contains("tokenizer.json")) continue;
+        seeds.emplace_back(name, smaller_tokenizer(files.at("tokenizer.json")) + "\xFF" +
+                                     files.at("tokenizer_config.json").get<std::string>());
     }
     std::string ranks;
     constexpr std::string_view kDigits =
@@ -149,8 +190,8 @@ int main(int argc, char** argv) {
     const std::string_view target(argv[1]);
     const std::filesystem::path folder(argv[2]);
     std::filesystem::create_directories(folder);
-    std::vector<std::pair<std::string, std::string>> seeds;
-    if (target == "gguf") seeds = kd::gguf_seeds();
+    kd::Seeds seeds;
+    if (target == "gguf" || target == "model") seeds = kd::gguf_seeds();
     if (target == "safetensors") seeds = kd::safetensors_seeds();
     if (target == "config") seeds = kd::config_seeds();
     if (target == "abi") seeds = kd::call_seeds();
