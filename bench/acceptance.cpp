@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -16,10 +17,12 @@
 #include <vector>
 
 #include "app/prompt.h"
+#include "backends/cpu/processor.h"
 #include "base/error.h"
 #include "base/storage.h"
 #include "core/tree.h"
 #include "engine/engine.h"
+#include "kdtree_version.h"
 #include "models/dflash_drafter.h"
 
 namespace kd {
@@ -30,6 +33,7 @@ struct Options {
     std::string drafter;
     std::string eval;
     std::string json;
+    double check = 0;
     int32_t limit = 0;
     int32_t max_tokens = 256;
     int32_t threads = 0;
@@ -226,22 +230,26 @@ void print_row(const std::string& name, const std::vector<double>& values) {
     std::fflush(stdout);
 }
 
-nlohmann::json measure(const Options& options) {
+nlohmann::ordered_json measure(const Options& options) {
     Engine engine({.model = options.model,
                    .context_length = kContext,
                    .threads = options.threads,
                    .speculative_algorithm = SpeculativeAlgorithm::dflash,
                    .speculative_draft_model_path = options.drafter});
     Replay replay(engine.config().model, options);
-    nlohmann::json result = {{"temperature", options.temperature},
-                             {"max_tokens", options.max_tokens},
-                             {"limit", options.limit}};
+    nlohmann::ordered_json result = {{"schema", 1},
+                                     {"commit", KDTREE_COMMIT},
+                                     {"device", processor_name()},
+                                     {"threads", engine.config().threads},
+                                     {"temperature", options.temperature},
+                                     {"max_tokens", options.max_tokens}};
     fmt::print("{:15}", "tau");
     for (const Mode& mode : modes()) fmt::print("{:>22}", mode.name);
     fmt::print("\n");
     std::vector<double> mean(modes().size(), 0.0);
     for (const char* set : kSets) {
         std::vector<Tally> tallies(modes().size());
+        int32_t prompts = 0;
         for (const PromptLine& line :
              read_prompts(fmt::format("{}/{}.jsonl", options.eval, set), options.limit)) {
             std::vector<int32_t> text = encode_prompt(engine.tokenizer(), line.turn, false);
@@ -250,7 +258,9 @@ nlohmann::json measure(const Options& options) {
             const std::vector<int32_t> answer = answer_of(engine, text, options);
             text.insert(text.end(), answer.begin(), answer.end());
             replay.run(text, first, tallies);
+            ++prompts;
         }
+        result["sets"][set]["prompts"] = prompts;
         std::vector<double> taus;
         for (size_t m = 0; m < modes().size(); ++m) {
             taus.push_back(tallies[m].tau());
@@ -273,6 +283,19 @@ nlohmann::json measure(const Options& options) {
     return result;
 }
 
+/// Whether every mode's mean is within `percent` of the figure by PyTorch.
+bool is_within(const nlohmann::ordered_json& result, double percent) {
+    for (const auto& [mode, figures] : result["mean"].items()) {
+        const double off = figures["ratio"].get<double>() - 1;
+        // Not a number is not within.
+        if (std::abs(off) * 100 <= percent) continue;
+        fmt::print(stderr, "error: {} is {:+.1f} % off the figure by PyTorch, --check {}\n", mode,
+                   off * 100, percent);
+        return false;
+    }
+    return true;
+}
+
 int run(int argc, char** argv) {
     Options options;
     CLI::App app("Acceptance length of a dflash drafter, by replay");
@@ -284,10 +307,17 @@ int run(int argc, char** argv) {
     app.add_option("--temperature", options.temperature, "0: greedy")->capture_default_str();
     app.add_option("--threads", options.threads, "0: what this process may use");
     app.add_option("--json", options.json, "write the figures to this file");
+    app.add_option("--check", options.check, "fail if a mean is more than PERCENT off PyTorch's")
+        ->check(CLI::PositiveNumber);
     CLI11_PARSE(app, argc, argv);
     try {
-        const nlohmann::json result = measure(options);
-        if (!options.json.empty()) std::ofstream(options.json) << result.dump(1) << "\n";
+        const nlohmann::ordered_json result = measure(options);
+        if (!options.json.empty()) {
+            std::ofstream file(options.json);
+            file << result.dump(1) << "\n";
+            if (!file.flush()) KD_THROW(io, "cannot write {}", options.json);
+        }
+        if (options.check > 0 && !is_within(result, options.check)) return 1;
     } catch (const Error& error) {
         fmt::print(stderr, "error: {}\n", error.what());
         return 1;

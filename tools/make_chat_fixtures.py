@@ -325,7 +325,8 @@ def differs(case, answer):
     if "error" in case:
         if "error" not in answer:
             return f"{case['error']} expected, got {answer['output']!r}"
-        return f"message {answer['error']!r}" if answer["error"] != case.get("message", answer["error"]) else None
+        expected = case.get("message", answer["error"]).replace("\n", "\\n")  # thrown as one line
+        return f"message {answer['error']!r}" if answer["error"] != expected else None
     if "error" in answer:
         return answer["error"]
     return f"got\n{answer['output']!r}, not\n{case['output']!r}" if answer["output"] != case["output"] else None

@@ -2,6 +2,8 @@
 
 #include "kernels/attn_verify_gqa/attn_verify_gqa_cases.h"
 #include "kernels/cases/random.h"
+#include "kernels/edge_scores/edge_scores.h"
+#include "kernels/edge_scores/edge_scores_cases.h"
 #include "kernels/embed/embed.h"
 #include "kernels/embed/embed_cases.h"
 #include "kernels/kv_move/kv_move.h"
@@ -41,6 +43,33 @@ void embed_rows(Report& report, Stream& stream) {
         report.add("embed", test.name, work_of(embed_bytes(test), embed_flops(test)),
                    time_calls([&] {
                        embed({.table = table, .tokens = tokens, .out = out.data()}, stream);
+                   }));
+    }
+}
+
+void edge_scores_rows(Report& report, Stream& stream) {
+    for (const EdgeScoresCase& test : edge_scores_cases()) {
+        if (!report.wants("edge_scores", test.name)) continue;
+        CaseRandom random(test.seed);
+        const auto depths = std::ssize(test.parents);
+        const std::vector<float> parent = random.values(depths * test.states * test.rank);
+        const std::vector<float> child = random.values(depths * test.states * test.rank);
+        const std::vector<float> logit = random.values(depths * test.states, 10);
+        const std::vector<float> log_mass = floats(depths);
+        std::vector<float> edge = floats(depths * test.states * test.states);
+        report.add("edge_scores", test.name,
+                   work_of(edge_scores_bytes(test), edge_scores_flops(test)), time_calls([&] {
+                       edge_scores({.depths = depths,
+                                    .states = test.states,
+                                    .rank = test.rank,
+                                    .parents = test.parents.data(),
+                                    .children = test.children.data(),
+                                    .parent = parent.data(),
+                                    .child = child.data(),
+                                    .logit = logit.data(),
+                                    .log_mass = log_mass.data(),
+                                    .edge = edge.data()},
+                                   stream);
                    }));
     }
 }
@@ -182,6 +211,7 @@ void attn_verify_gqa_rows(Report& report, Stream& stream) {
 }  // namespace
 
 void measure_cases(Report& report, Stream& stream) {
+    edge_scores_rows(report, stream);
     embed_rows(report, stream);
     rmsnorm_rows(report, stream);
     quant_rows_rows(report, stream);

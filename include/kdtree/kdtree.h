@@ -74,14 +74,15 @@ typedef enum kdtree_drafter {
     KDTREE_DRAFTER_DEFAULT = 0, /* ngram */
     KDTREE_DRAFTER_NONE = 1,
     KDTREE_DRAFTER_NGRAM = 2, /* prompt lookup */
-    KDTREE_DRAFTER_ORACLE = 3 /* knows the answer (known_continuation); for studies */
+    KDTREE_DRAFTER_ORACLE = 3, /* knows the answer (known_continuation); for studies */
+    KDTREE_DRAFTER_DFLASH = 4  /* a block-diffusion drafter trained for the model */
 } kdtree_drafter;
 
 typedef struct kdtree_options {
     uint32_t struct_bytes;
     int32_t drafter;              /* kdtree_drafter */
     const char* model;            /* a .gguf file or a known name; NULL: smollm2 */
-    const char* draft_model_path; /* oracle: its profile; else NULL */
+    const char* draft_model_path; /* oracle: its profile; dflash: its folder; else NULL */
     int32_t context_length;       /* tokens of one request, prompt and answer; 0: the model's */
     int32_t threads;              /* 0: what affinity and cgroup allow */
     int32_t max_running_requests; /* in one round; others wait. 0: 1 */

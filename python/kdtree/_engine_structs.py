@@ -32,6 +32,7 @@ class Drafter(IntEnum):
     NONE = 1
     NGRAM = 2
     ORACLE = 3
+    DFLASH = 4
 
 
 class DraftShape(IntEnum):

@@ -6,6 +6,7 @@
 #include "app/text.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "formats/dflash_config.h"
 #include "formats/oracle_profile.h"
 
 namespace kd {
@@ -44,17 +45,27 @@ void check_fit(const ModelProbe& model, const Config& config, const Machine& mac
     }
 }
 
-void check_drafter(const Config& config, Findings& findings) {
-    if (config.speculative_algorithm != SpeculativeAlgorithm::oracle) {
-        findings.ok("drafter",
-                    fmt::format("{}: needs no file", name_of(config.speculative_algorithm)));
-        return;
+/// What the drafter is. model: null if it is not usable. Throws what reading its files throws.
+std::string drafter_text(const Config& config, const ModelProbe* model) {
+    const std::string& path = config.speculative_draft_model_path;
+    switch (config.speculative_algorithm) {
+        case SpeculativeAlgorithm::oracle:
+            return fmt::format("oracle: {}, {} depths", path, read_oracle_profile(path).hit.size());
+        case SpeculativeAlgorithm::dflash: {
+            const DflashConfig drafter = read_dflash_config(path);
+            if (model != nullptr) check_dflash_target(drafter, model->config);
+            return fmt::format("dflash: {}, {} layers of {}, {} depths{}", path,
+                               drafter.layers.size(), drafter.hidden, drafter.drafts,
+                               drafter.head == DraftHeadType::none ? "" : ", conditional head");
+        }
+        default:
+            return fmt::format("{}: needs no file", name_of(config.speculative_algorithm));
     }
+}
+
+void check_drafter(const Config& config, const ModelProbe* model, Findings& findings) {
     try {
-        const OracleProfile profile = read_oracle_profile(config.speculative_draft_model_path);
-        findings.ok("drafter",
-                    fmt::format("oracle: {}, {} depths", config.speculative_draft_model_path,
-                                profile.hit.size()));
+        findings.ok("drafter", drafter_text(config, model));
     } catch (const Error& error) {
         findings.problem("drafter", error.what(),
                          "correct it, or choose another with --speculative-algorithm");
@@ -100,7 +111,7 @@ std::optional<ModelProbe> check_model(const DoctorOptions& options, const Machin
                                "names another"
                              : "download the file again, or name another with --model");
     }
-    check_drafter(config, findings);
+    check_drafter(config, usable ? &*usable : nullptr, findings);
     return usable;
 }
 

@@ -12,7 +12,7 @@ Command add_tokenize(CLI::App& app) {
     CLI::App* tokenize =
         app.add_subcommand("tokenize", "Texts or conversations to token ids, ids to texts");
     tokenize
-        ->add_option("--model", options.model, "smollm2, or a .gguf file; its weights are not read")
+        ->add_option("--model", options.model, "smollm2, a .gguf file, or a Hugging Face folder")
         ->type_name("FILE")
         ->capture_default_str();
     tokenize

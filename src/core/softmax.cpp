@@ -44,7 +44,8 @@ int64_t count_nan(std::span<const float> logits) {
 
 void expect_numbers(std::span<const float> logits) {
     const int64_t count = count_nan(logits);
-    if (count > 0) KD_THROW(corrupt, "the model gave NaN: {} of {} logits", count, logits.size());
+    if (count > 0)
+        KD_THROW(invalid_argument, "the model gave NaN: {} of {} logits", count, logits.size());
 }
 
 double block_mass(std::span<const float> weight, int64_t block) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+#include "formats/gguf.h"
 #include "formats/utf8.h"
 
 namespace kd {
@@ -33,6 +35,14 @@ bool ends_with(std::string_view text, const CodePointSet& set) {
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
     std::sort(tokens_.begin(), tokens_.end(),
               [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
+    const auto same = std::adjacent_find(
+        tokens_.begin(), tokens_.end(),
+        [](const AddedToken& a, const AddedToken& b) { return a.content == b.content; });
+    if (same != tokens_.end()) {
+        KD_THROW(unsupported, "added tokens {} and {} are the same '{}' in normalised text",
+                 std::min(same->id, same[1].id), std::max(same->id, same[1].id),
+                 printable(same->content));
+    }
     for (const AddedToken& token : tokens_) {
         if (first_bytes_.empty() || first_bytes_.back() != token.content[0]) {
             first_bytes_.push_back(token.content[0]);
@@ -75,6 +85,7 @@ bool AddedTokens::stands_alone(std::string_view before, std::string_view behind)
 void AddedTokens::split(std::string_view text, bool parse_special,
                         std::vector<Segment>& segments) const {
     size_t done = 0;
+    size_t space_end = 0;  // of the white space that rstrip saw last
     for (size_t from = 0; const auto match = find(text, from);) {
         const AddedToken& token = *match->token;
         size_t begin = match->begin;
@@ -85,8 +96,12 @@ void AddedTokens::split(std::string_view text, bool parse_special,
         while (token.lstrip && begin > done && ends_with(text.substr(done, begin - done), space_)) {
             begin -= last_character(text.substr(0, begin));
         }
-        while (token.rstrip && starts_with(text.substr(end), space_)) {
-            end += next_utf8(text.substr(end)).bytes;
+        if (token.rstrip) {
+            space_end = std::max(space_end, end);
+            while (starts_with(text.substr(space_end), space_)) {
+                space_end += next_utf8(text.substr(space_end)).bytes;
+            }
+            end = space_end;
         }
         if (done < begin) segments.push_back({text.substr(done, begin - done), -1});
         segments.push_back({text.substr(match->begin, token.content.size()), token.id});

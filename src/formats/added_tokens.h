@@ -15,11 +15,12 @@ namespace kd {
 struct AddedToken {
     int32_t id = -1;
     std::string content;
-    bool special = false;      // a control token: not part of the text
-    bool lstrip = false;       // takes along the white space before it
-    bool rstrip = false;       // and behind it
-    bool single_word = false;  // does not match next to a word character
-    bool normalized = false;   // is looked for in the normalised text
+    bool special = false;        // a control token: not part of the text
+    bool lstrip = false;         // takes along the white space before it
+    bool rstrip = false;         // and behind it
+    bool single_word = false;    // does not match next to a word character
+    bool normalized = false;     // is looked for in the normalised text
+    bool in_vocabulary = false;  // the content is a text of the model's vocabulary, too
 };
 
 /// Finds some added tokens in a text as Hugging Face tokenizers does (added_vocabulary.rs): the
@@ -34,7 +35,7 @@ class AddedTokens {
     };
 
     AddedTokens() = default;
-    /// Contents are not empty and distinct.
+    /// Contents are not empty. Throws kd::Error{unsupported} if two are equal.
     explicit AddedTokens(std::vector<AddedToken> tokens);
 
     /// Appends the segments of `text`. Without `parse_special`, special tokens remain text.
@@ -49,7 +50,7 @@ class AddedTokens {
     std::optional<Match> find(std::string_view text, size_t from) const;
     bool stands_alone(std::string_view before, std::string_view behind) const;
 
-    std::vector<AddedToken> tokens_;  // ascending by content
+    std::vector<AddedToken> tokens_;  // ascending by content, distinct
     std::string first_bytes_;         // distinct
     CodePointSet word_;               // empty if no token asks
     CodePointSet space_;

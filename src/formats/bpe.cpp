@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "formats/seeded_hash.h"
 #include "formats/utf8.h"
 
 namespace kd {
@@ -58,11 +59,13 @@ bool bytes_of_alphabet(std::string_view token, std::string& bytes) {
 
 MergeTable::MergeTable(size_t merges)
     : slots_(std::bit_ceil(merges * 2 + 2), Slot{kNoPair, {}}),
-      shift_(64 - std::countr_zero(slots_.size())) {}
+      shift_(64 - std::countr_zero(slots_.size())),
+      multiplier_(random_word() | 1) {}
 
 size_t MergeTable::slot_of(uint64_t pair) const {
-    // Fibonacci hashing: the product's high bits depend on all bits of the pair.
-    size_t slot = (pair ^ pair >> 29) * 0x9E3779B97F4A7C15u >> shift_;
+    // A product's high bits depend on all bits of the pair.
+    const uint64_t product = pair * multiplier_;
+    size_t slot = (product ^ product >> 32) * multiplier_ >> shift_;
     while (slots_[slot].pair != pair && slots_[slot].pair != kNoPair) {
         slot = (slot + 1) & (slots_.size() - 1);
     }

@@ -38,6 +38,7 @@ class MergeTable {
 
     std::vector<Slot> slots_;
     int shift_;
+    uint64_t multiplier_;  // odd; drawn for each table, so that no file can make its pairs collide
 };
 
 /// What encode needs and keeps between pieces; one per thread.

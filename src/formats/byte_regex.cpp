@@ -13,8 +13,6 @@ namespace kd {
 
 namespace {
 
-constexpr size_t kStepsPerByte = 64;
-constexpr size_t kLeastSteps = 100000;
 constexpr uint32_t kHeapKibibytes = 256 * 1024;
 
 std::string message_of(int code) {
@@ -39,6 +37,8 @@ struct ByteRegex::Impl {
 
 struct ByteRegex::Matcher::State {
     const pcre2_code* code;
+    int64_t steps_left;
+    size_t position = 0;  // of the last callout
     std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>> data;
     std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>> context;
 };
@@ -60,21 +60,34 @@ ByteRegex::~ByteRegex() = default;
 ByteRegex::ByteRegex(ByteRegex&&) noexcept = default;
 ByteRegex& ByteRegex::operator=(ByteRegex&&) noexcept = default;
 
-ByteRegex::Matcher::Matcher(const ByteRegex& regex) : state_(std::make_unique<State>()) {
+ByteRegex::Matcher::Matcher(const ByteRegex& regex, size_t text_bytes)
+    : state_(std::make_unique<State>()) {
     state_->code = regex.impl_->code.get();
+    state_->steps_left = static_cast<int64_t>(text_bytes) * kStepsPerByte;
     state_->data.reset(pcre2_match_data_create_from_pattern(state_->code, nullptr));
     state_->context.reset(pcre2_match_context_create(nullptr));
     if (!state_->data || !state_->context) KD_THROW(out_of_resources, "PCRE2: no memory to match");
     pcre2_set_heap_limit(state_->context.get(), kHeapKibibytes);
+    // PCRE2's own limits count anew at each place where a match may start, and not the bytes that a
+    // repeat of one class goes over.
+    pcre2_set_match_limit(state_->context.get(), std::numeric_limits<uint32_t>::max());
+    pcre2_set_depth_limit(state_->context.get(), std::numeric_limits<uint32_t>::max());
+    const auto count = [](pcre2_callout_block* callout, void* data) {
+        State& state = *static_cast<State*>(data);
+        const size_t at = callout->current_position;
+        const size_t bytes = std::max(at, state.position) - std::min(at, state.position);
+        state.position = at;
+        state.steps_left -= static_cast<int64_t>(callout->callout_number + bytes);
+        return state.steps_left < 0 ? PCRE2_ERROR_MATCHLIMIT : 0;
+    };
+    pcre2_set_callout(state_->context.get(), count, state_.get());
 }
 
 ByteRegex::Matcher::~Matcher() = default;
 ByteRegex::Matcher::Matcher(Matcher&&) noexcept = default;
 
 std::optional<ByteRegex::Match> ByteRegex::Matcher::find(std::string_view text, size_t offset) {
-    const size_t steps = std::min<size_t>(std::max(text.size() * kStepsPerByte, kLeastSteps),
-                                          std::numeric_limits<uint32_t>::max());
-    pcre2_set_match_limit(state_->context.get(), static_cast<uint32_t>(steps));
+    state_->position = offset;
     const auto match = [&](uint32_t options) {
         return pcre2_match(state_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                            offset, options, state_->data.get(), state_->context.get());

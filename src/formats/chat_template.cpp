@@ -11,9 +11,13 @@ struct ChatTemplate::Impl {
     jinja::Block block;
 };
 
-ChatTemplate::ChatTemplate(std::string_view source, std::string name)
+ChatTemplate::ChatTemplate(std::string_view source, const std::string& name)
     : impl_(std::make_unique<Impl>()) {
-    impl_->name = std::move(name);
+    impl_->name = jinja::one_line(name);
+    if (source.size() > kMaxTemplateBytes) {
+        KD_THROW(unsupported, "{}: a template of {} bytes, more than {}", impl_->name,
+                 source.size(), kMaxTemplateBytes);
+    }
     jinja::Context context(impl_->name);
     impl_->block = jinja::parse(context, source);
 }

@@ -9,14 +9,18 @@
 
 namespace kd {
 
+/// Largest template that is read. Published ones have up to 17 KB.
+inline constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
+
 /// A parsed template. Rendered as transformers configures jinja2 (docs/chat-templates.md):
 /// trim_blocks and lstrip_blocks on, undefined variables print as nothing, `raise_exception` throws
-/// kd::Error with its message.
+/// kd::Error with its message as one line of some 1,000 bytes at most.
 class ChatTemplate {
   public:
-    /// Throws kd::Error naming the construct and its line if the template is malformed or uses a
-    /// part of Jinja that is not supported. `name` appears in messages.
-    explicit ChatTemplate(std::string_view source, std::string name = "chat template");
+    /// Throws kd::Error naming the construct and its line if the template is malformed, uses a
+    /// part of Jinja that is not supported or exceeds kMaxTemplateBytes. `name` appears in
+    /// messages.
+    explicit ChatTemplate(std::string_view source, const std::string& name = "chat template");
     ~ChatTemplate();
     ChatTemplate(ChatTemplate&&) noexcept;
     ChatTemplate& operator=(ChatTemplate&&) noexcept;

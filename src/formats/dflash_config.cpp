@@ -47,7 +47,7 @@ struct Parts {
 };
 
 [[noreturn]] void refuse(const JsonNode& node, std::string_view why) {
-    KD_THROW(unsupported, "{}: {}: {}", node.where(), node.json().dump().substr(0, 64), why);
+    KD_THROW(unsupported, "{}: {}: {}", node.where(), node.describe(), why);
 }
 
 int32_t size_at(const JsonNode& node, std::string_view key, int64_t max) {
@@ -323,6 +323,27 @@ DflashConfig read_dflash_config(const std::string& folder) {
     read_head(parts, config);
     read_additions(root, config);
     return config;
+}
+
+void check_dflash_target(const DflashConfig& config, const ModelConfig& target) {
+    const auto refuse = [&](std::string_view what, int64_t drafter, int64_t model) {
+        KD_THROW(invalid_argument,
+                 "{}: {} {}, and the target has {}: the drafter was made for "
+                 "another model",
+                 config.path, what, drafter, model);
+    };
+    if (config.target_hidden != target.hidden) {
+        refuse("target_hidden_size", config.target_hidden, target.hidden);
+    }
+    if (config.vocabulary != target.vocabulary) {
+        refuse("vocab_size", config.vocabulary, target.vocabulary);
+    }
+    if (config.target_layer_count != 0 && config.target_layer_count != target.layers) {
+        refuse("num_target_layers", config.target_layer_count, target.layers);
+    }
+    if (config.target_layers.back() >= target.layers) {
+        refuse("target_layer_ids up to", config.target_layers.back(), target.layers);
+    }
 }
 
 }  // namespace kd

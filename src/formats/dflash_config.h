@@ -73,4 +73,7 @@ bool is_dflash_folder(const std::string& folder);
 /// computed in a way this build does not know.
 DflashConfig read_dflash_config(const std::string& folder);
 
+/// Throws kd::Error naming field and values where the drafter was made for another target.
+void check_dflash_target(const DflashConfig& config, const ModelConfig& target);
+
 }  // namespace kd

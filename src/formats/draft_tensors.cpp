@@ -45,7 +45,8 @@ const DraftTensor* DraftTensors::find(std::string_view name) const {
 }
 
 void DraftTensors::release() const {
-    file().release(file().data(), file().bytes());
+    if (gguf_ != nullptr) return gguf_->release();
+    safetensors_->file().release(safetensors_->file().data(), safetensors_->file().bytes());
 }
 
 }  // namespace kd

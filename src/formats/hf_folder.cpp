@@ -28,8 +28,9 @@ bool exists(const std::string& path) {
 std::vector<std::string> names_in(const std::string& folder) {
     std::error_code error;
     std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(folder, error)) {
-        names.push_back(entry.path().filename().string());
+    // Not a range-for, whose increment throws.
+    for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+        names.push_back(at->path().filename().string());
     }
     return names;
 }
@@ -54,10 +55,12 @@ int64_t blocks_of(int64_t elements, int32_t block) {
     return block == 0 ? 1 : (elements + block - 1) / block;
 }
 
-/// The two integers of X.weight_shape, of any of the types that are written.
+/// The two integers of X.weight_shape, of any of the types that are written; others if it is not
+/// them.
 std::vector<int64_t> read_integers(const SafetensorsEntry& entry) {
     std::vector<int64_t> values;
     const int64_t width = element_bytes(entry.type);
+    if (entry.bytes > 2 * static_cast<int64_t>(sizeof(int64_t))) return {};
     for (int64_t at = 0; at < entry.bytes; at += width) {
         if (entry.type == SafetensorsType::i64) {
             std::memcpy(&values.emplace_back(), entry.data + at, sizeof(int64_t));
@@ -126,7 +129,7 @@ void HfFolder::open_weights() {
 /// The files that the index names. Afterwards every tensor stands in exactly the shard where the
 /// index has it, and nowhere else.
 void HfFolder::open_shards(const std::string& index_path) {
-    const Json index = read_json_file(index_path);
+    const Json index = read_json_file(index_path, kMaxLargeJsonBytes);
     const JsonNode weight_map = JsonNode(index, index_path).at("weight_map");
     if (!weight_map.json().is_object()) weight_map.refuse("an object");
     std::map<std::string_view, std::map<std::string_view, bool>> tensors;  // by file; found

@@ -85,6 +85,9 @@ void read_hf_rope(const JsonNode& json, ModelConfig& config) {
     config.rope_base = number_or(*rope, "rope_theta", config.rope_base, kMinRopeBase, kMaxRopeBase);
     std::optional<JsonNode> type = rope->find("rope_type");
     if (!type) type = rope->find("type");
+    if (!type && rope->find("factor")) {
+        KD_THROW(unsupported, "{}: a factor without rope_type", rope->where());
+    }
     if (!type || type->string() == "default") {
         read_scaling(json, *rope, "default", config);
     } else if (type->string() == "linear" || type->string() == "llama3" ||

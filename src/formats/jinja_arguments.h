@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "formats/jinja_builtins.h"
+#include "formats/jinja_strings.h"
 
 namespace kd::jinja {
 
@@ -27,7 +28,7 @@ class Bound {
             const auto found = std::find(names_.begin(), names_.end(), name);
             const auto at = static_cast<size_t>(found - names_.begin());
             if (found == names_.end() || values_[at]) {
-                context.fail(fmt::format("{}: unexpected argument '{}'", callee, name));
+                context.fail(fmt::format("{}: unexpected argument '{}'", callee, shortened(name)));
             }
             values_[at] = value;
         }
@@ -45,6 +46,7 @@ class Bound {
     std::optional<std::string> text(size_t at) const {
         if (!given(at)) return std::nullopt;
         if (values_[at]->text() == nullptr) wrong(at, "a string");
+        context_.spend_text(values_[at]->text()->size());
         return *values_[at]->text();
     }
     std::string required_text(size_t at) const {

@@ -102,12 +102,12 @@ Value operate(Context& context, std::string_view op, const Value& left, const Va
     }
     if (left.is_number() && right.is_number()) return operate_numbers(context, op, left, right);
     if (op == "+" && left.text() != nullptr && right.text() != nullptr) {
+        context.spend_bytes(left.text()->size() + right.text()->size());
         if (left.is_markup() != right.is_markup()) {
             return Value((left.is_markup() ? *left.text() : escape(context, *left.text())) +
                          (right.is_markup() ? *right.text() : escape(context, *right.text())))
                 .as_markup();
         }
-        context.spend_bytes(left.text()->size() + right.text()->size());
         return Value(*left.text() + *right.text()).marked_as(left);
     }
     if (op == "+" && left.list() != nullptr && right.list() != nullptr &&

@@ -4,7 +4,9 @@
 
 namespace kd::jinja {
 
-std::string describe(const Expr& expr) {
+namespace {
+
+std::string written(const Expr& expr) {
     switch (expr.kind) {
         case Expr::Kind::name:
             return shortened(expr.text);
@@ -31,6 +33,14 @@ std::string describe(const Expr& expr) {
         default:
             return "an expression";
     }
+}
+
+}  // namespace
+
+std::string describe(const Expr& expr) {
+    constexpr size_t kMostBytes = 256;
+    const std::string text = written(expr);
+    return text.size() <= kMostBytes ? text : "..." + text.substr(text.size() - kMostBytes);
 }
 
 }  // namespace kd::jinja

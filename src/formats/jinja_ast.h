@@ -12,6 +12,8 @@ namespace kd::jinja {
 
 /// Deepest expression, and deepest nesting of blocks, that is accepted.
 inline constexpr int kMaxTreeDepth = 200;
+/// Most parameters of a macro: each call looks for each of them.
+inline constexpr size_t kMaxParameters = 255;
 
 struct Expr {
     enum class Kind : uint8_t {
@@ -56,7 +58,7 @@ struct Branch {
     Block body;
 };
 
-/// The expression as the template writes it, as far as messages need it.
+/// The expression as the template writes it, as far as messages need it: the end of a long one.
 std::string describe(const Expr& expr);
 
 /// What an assignment or a loop writes to: a name, an attribute of a namespace, or the elements of

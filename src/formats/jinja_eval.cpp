@@ -5,14 +5,10 @@
 #include "formats/jinja_access.h"
 #include "formats/jinja_arithmetic.h"
 #include "formats/jinja_builtins.h"
+#include "formats/jinja_macros.h"
+#include "formats/jinja_strings.h"
 
 namespace kd::jinja {
-
-/// Names of one block; each turn of a loop and each call has its own.
-struct Scope {
-    std::vector<std::pair<std::string_view, Value>> names;  // they live in the tree
-    std::shared_ptr<Scope> parent;
-};
 
 namespace {
 
@@ -227,7 +223,7 @@ class Evaluator {
         Namespace* space = owner.name_space();
         if (space == nullptr) {
             context_.fail(fmt::format("'{}' is no namespace, its attributes cannot be assigned",
-                                      target.name_space));
+                                      shortened(target.name_space)));
         }
         require_storable(context_, target.name, value);
         set_in(space->attributes, target.name, std::move(value));
@@ -247,6 +243,7 @@ class Evaluator {
 
     Value look_up(std::string_view name) {
         for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
+            context_.spend_steps(1);
             spend_look_up(context_, scope->names.size(), name);
             for (const auto& [key, value] : scope->names) {
                 if (key == name) return value;
@@ -260,74 +257,22 @@ class Evaluator {
 
     Value macro_of(const Stmt& stmt) const {
         return std::make_shared<const Macro>(
-            Macro{.name = stmt.kind == Stmt::Kind::macro ? stmt.text : "",
+            Macro{.name = stmt.kind == Stmt::Kind::macro ? std::string_view(stmt.text) : "",
                   .stmt = &stmt,
                   .scope = scope_});
     }
 
-    /// Binds as Python does, with jinja2's three names that a body takes by reading them.
     Value call_macro(const Macro& macro, Arguments arguments) {
         std::shared_ptr<Scope> scope = macro.scope.lock();
         if (!scope) {
-            context_.unsupported(fmt::format("calling {} after the block that defines it",
-                                             macro.name.empty() ? "caller" : macro.name));
+            context_.unsupported(
+                fmt::format("calling {} after the block that defines it",
+                            macro.name.empty() ? "caller" : shortened(macro.name)));
         }
-        const Signature& signature = macro.stmt->signature;
         const Inside inside(*this, std::move(scope));
-        bind_parameters(macro, arguments);
-        const auto take_rest = [&](std::string_view name, bool wanted, bool none_left, auto make) {
-            if (wanted) {
-                scope_->names.emplace_back(name, make());
-            } else if (!none_left) {
-                context_.fail(fmt::format("'{}' has no parameter for an argument", macro.name));
-            }
-        };
-        take_caller(macro, arguments);
-        take_rest("kwargs", signature.kwargs, arguments.named.empty(), [&] {
-            return make_dict(context_, {arguments.named.begin(), arguments.named.end()});
-        });
-        take_rest("varargs", signature.varargs, arguments.positional.empty(), [&] {
-            return make_list(context_, std::move(arguments.positional), Sequence::tuple);
-        });
+        bind_arguments(context_, macro, std::move(arguments), *scope_,
+                       [this](const Expr& expr) { return evaluate(expr); });
         return printed(macro.stmt->branches[0].body);
-    }
-
-    /// Moves what the parameters take from `arguments` into scope_, defaults where nothing is
-    /// given.
-    void bind_parameters(const Macro& macro, Arguments& arguments) {
-        const Signature& signature = macro.stmt->signature;
-        const size_t count = signature.parameters.size();
-        const size_t given = std::min(arguments.positional.size(), count);
-        for (size_t i = 0; i < count; ++i) {
-            const std::string& name = signature.parameters[i];
-            const auto named = std::find_if(arguments.named.begin(), arguments.named.end(),
-                                            [&](const auto& each) { return each.first == name; });
-            Value value = Undefined{name};
-            if (i < given) {
-                value = std::move(arguments.positional[i]);
-            } else if (named != arguments.named.end()) {
-                value = std::move(named->second);
-                arguments.named.erase(named);
-            } else if (const size_t required = count - signature.defaults.size(); i >= required) {
-                value = evaluate(*signature.defaults[i - required]);
-            }
-            scope_->names.emplace_back(name, std::move(value));
-        }
-        arguments.positional.erase(arguments.positional.begin(),
-                                   arguments.positional.begin() + static_cast<ptrdiff_t>(given));
-    }
-
-    void take_caller(const Macro& macro, Arguments& arguments) {
-        const Signature& signature = macro.stmt->signature;
-        const auto is_caller = [](const auto& each) { return each.first == "caller"; };
-        if (!signature.caller || std::find(signature.parameters.begin(), signature.parameters.end(),
-                                           "caller") != signature.parameters.end()) {
-            return;
-        }
-        const auto found = std::find_if(arguments.named.begin(), arguments.named.end(), is_caller);
-        const bool given = found != arguments.named.end();
-        scope_->names.emplace_back("caller", given ? found->second : Value(Undefined{"caller"}));
-        if (given) arguments.named.erase(found);
     }
 
     // Expressions.
@@ -400,8 +345,9 @@ class Evaluator {
 
     Value operate(Context& context, std::string_view op, const Value& left, const Value& right,
                   const Expr& left_expr, const Expr& right_expr) {
-        // Only failing operands need their names; most additions succeed.
-        const bool plain = (left.text() != nullptr && right.text() != nullptr) || op == "~";
+        // Only failing operands need their names; most operations succeed.
+        const bool plain = (left.text() != nullptr && right.text() != nullptr) ||
+                           (left.is_number() && right.is_number()) || op == "~";
         return jinja::operate(context, op, left, right, plain ? "" : describe(left_expr),
                               plain ? "" : describe(right_expr));
     }
@@ -491,6 +437,7 @@ class Evaluator {
             arguments.positional.push_back(evaluate(*expr.children[i]));
         }
         for (size_t i = 0; i < named; ++i) {
+            context_.spend_text(expr.argument_names[i].size());
             arguments.named.emplace_back(expr.argument_names[i],
                                          evaluate(*expr.children[positional + i]));
         }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "formats/jinja_builtins.h"
+#include "formats/jinja_strings.h"
 
 namespace kd::jinja {
 
@@ -36,7 +37,7 @@ void ExpressionParser::fail_here(std::string_view what) {
     if (token.kind == Kind::end) context_.fail("the template ends too early");
     const bool tag_end = token.kind == Kind::block_end || token.kind == Kind::variable_end;
     context_.fail(tag_end ? fmt::format("{} end of the tag", what)
-                          : fmt::format("{} '{}'", what, token.text));
+                          : fmt::format("{} '{}'", what, shortened(token.text)));
 }
 
 bool ExpressionParser::is_op(std::string_view op, size_t ahead) const {
@@ -355,10 +356,11 @@ ExprPtr ExpressionParser::parse_name() {
     if (name == "true" || name == "True") return constant(true);
     if (name == "false" || name == "False") return constant(false);
     if (name == "none" || name == "None") return constant(None{});
-    for (Signature* macro : macros_) {
-        macro->caller |= name == "caller";
-        macro->varargs |= name == "varargs";
-        macro->kwargs |= name == "kwargs";
+    const bool special = name == "caller" || name == "varargs" || name == "kwargs";
+    for (size_t i = 0; special && i < macros_.size(); ++i) {
+        macros_[i]->caller |= name == "caller";
+        macros_[i]->varargs |= name == "varargs";
+        macros_[i]->kwargs |= name == "kwargs";
     }
     return make(Expr::Kind::name, name, {});
 }

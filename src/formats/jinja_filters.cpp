@@ -28,6 +28,7 @@ Value filter_tojson(const FilterCall& call) {
         if (list->items.size() != 2 || !list->items[0].text() || !list->items[1].text()) {
             call.context.fail("tojson: separators must be two strings");
         }
+        call.context.spend_text(list->items[0].text()->size() + list->items[1].text()->size());
         style.item_separator = *list->items[0].text();
         style.key_separator = *list->items[1].text();
     } else if (!separators.is_none()) {

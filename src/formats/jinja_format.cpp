@@ -139,6 +139,7 @@ class PercentFormatter {
     }
 
     std::string run(std::string_view text) {
+        context_.spend_steps(text.size() / 16);
         Cursor cursor(text);
         std::string out;
         while (!cursor.done()) {
@@ -160,6 +161,7 @@ class PercentFormatter {
     }
 
     std::string field(Cursor& cursor) {
+        context_.spend_steps(1);
         std::optional<Value> named;
         if (cursor.skip('(')) {
             const std::string_view name = cursor.take_until(")");
@@ -227,6 +229,7 @@ class BraceFormatter {
         : context_(context), arguments_(arguments) {}
 
     std::string run(std::string_view text) {
+        context_.spend_steps(text.size() / 16);
         Cursor cursor(text);
         std::string out;
         while (!cursor.done()) {
@@ -247,6 +250,7 @@ class BraceFormatter {
 
   private:
     std::string field(Cursor& cursor) {
+        context_.spend_steps(1);
         const std::string_view name = cursor.take_until("{}!:");
         if (name.find_first_of(".[") != name.npos) {
             context_.unsupported("an attribute or index in a field of format");
@@ -283,6 +287,7 @@ class BraceFormatter {
             }
             return arguments_.positional[index];
         }
+        spend_look_up(context_, arguments_.named.size(), name);
         for (const auto& [key, value] : arguments_.named) {
             if (key == name) return value;
         }

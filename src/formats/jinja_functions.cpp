@@ -4,6 +4,7 @@
 
 #include "formats/jinja_arguments.h"
 #include "formats/jinja_builtins.h"
+#include "formats/jinja_strings.h"
 
 namespace kd::jinja {
 
@@ -20,6 +21,7 @@ std::vector<Entry> given_entries(Context& context, std::string_view callee,
         if (value.dict() == nullptr) {
             context.fail(fmt::format("{} takes named values or a mapping", callee));
         }
+        context.spend_steps(value.dict()->entries.size());
         entries = value.dict()->entries;
     }
     for (const auto& [name, value] : arguments.named) {
@@ -90,14 +92,16 @@ Value strftime_now(Context& context, const Arguments& arguments) {
         std::chrono::floor<std::chrono::microseconds>(context.now).time_since_epoch();
     const int64_t microseconds = since.count() - std::chrono::floor<std::chrono::seconds>(since) /
                                                      std::chrono::microseconds(1);
+    context.spend_bytes(3 * given.size());  // %f has six digits
     // Never empty: an empty result is then one that found no room.
     const std::string format = python_format(given, microseconds) + " ";
     const std::time_t seconds =
         std::chrono::system_clock::to_time_t(std::chrono::floor<std::chrono::seconds>(context.now));
     std::tm local{};
     if (localtime_r(&seconds, &local) == nullptr) context.fail("strftime_now: no local time");
-    std::string out(64 + 64 * format.size(), '\0');
-    context.spend_bytes(out.size());
+    const size_t room = 64 + 64 * format.size();
+    context.spend_bytes(room);
+    std::string out(room, '\0');
     const locale_t plain = newlocale(LC_ALL_MASK, "C", nullptr);
     const size_t bytes = strftime_l(out.data(), out.size(), format.c_str(), &local, plain);
     freelocale(plain);
@@ -119,7 +123,7 @@ Value call_function(Context& context, Function function, const Arguments& argume
     switch (function) {
         case Function::raise_exception: {
             const Bound bound(context, "raise_exception", arguments, {"message"}, 1);
-            KD_THROW(invalid_argument, "{}", to_text(context, bound.value(0)));
+            KD_THROW(invalid_argument, "{}", one_line(to_text(context, bound.value(0))));
         }
         case Function::strftime_now:
             return strftime_now(context, arguments);
@@ -142,7 +146,7 @@ Value find_function(const Context& context, std::string_view name) {
     if (name == "cycler" || name == "joiner" || name == "lipsum") {
         context.unsupported(fmt::format("the function '{}'", name));
     }
-    return Undefined{std::string(name)};
+    return Undefined{shortened(name)};
 }
 
 }  // namespace kd::jinja

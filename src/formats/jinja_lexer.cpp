@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "formats/jinja_strings.h"
 #include "formats/utf8.h"
 
 namespace kd::jinja {
@@ -28,6 +29,15 @@ std::string normalised(std::string_view source) {
     }
     if (!out.empty() && out.back() == '\n') out.pop_back();
     return out;
+}
+
+std::string_view without_leading_space(std::string_view text) {
+    while (!text.empty()) {
+        const Utf8Unit unit = next_utf8(text);
+        if (unit.kind != Utf8Kind::valid || !is_space(unit.code_point)) break;
+        text.remove_prefix(unit.bytes);
+    }
+    return text;
 }
 
 std::string_view without_trailing_space(std::string_view text) {
@@ -64,13 +74,7 @@ class Lexer {
         rest_.remove_prefix(bytes);
     }
 
-    void skip_space() {
-        while (!rest_.empty()) {
-            const Utf8Unit unit = next_utf8(rest_);
-            if (unit.kind != Utf8Kind::valid || !is_space(unit.code_point)) break;
-            skip(unit.bytes);
-        }
-    }
+    void skip_space() { skip(rest_.size() - without_leading_space(rest_).size()); }
 
     /// Data up to the next tag, and that tag.
     void lex_data() {
@@ -80,7 +84,7 @@ class Lexer {
                    (rest_[i + 1] == '{' || rest_[i + 1] == '%' || rest_[i + 1] == '#');
         };
         while (at < rest_.size() && !opens_tag(at)) ++at;
-        std::string_view data = rest_.substr(0, at);
+        const std::string_view data = rest_.substr(0, at);
         const std::string_view tag = rest_.substr(at);
         if (tag.empty()) {
             emit(Token::Kind::text, std::string(data));
@@ -88,63 +92,53 @@ class Lexer {
             return;
         }
         const char sign = tag.size() > 2 && (tag[2] == '-' || tag[2] == '+') ? tag[2] : ' ';
+        emit_data(data, sign, tag[1] != '{');
+        skip(at + (sign == ' ' ? 2 : 3));
+        if (tag[1] == '#') return lex_comment();
+        const WordTag raw = tag[1] == '%' ? word_tag(rest_, "raw", "") : WordTag{};
+        if (raw.bytes == 0) return lex_tag(tag[1] == '%');
+        skip(raw.bytes);
+        end_tag(raw.sign, false);
+        lex_raw();
+    }
+
+    /// Data before a tag that begins with this sign.
+    void emit_data(std::string_view data, char sign, bool is_block) {
         if (sign == '-') {
             data = without_trailing_space(data);
-        } else if (sign != '+' && tag[1] != '{') {
+        } else if (sign != '+' && is_block) {
             data = without_indent(data);
         }
         if (!data.empty()) emit(Token::Kind::text, std::string(data));
-        skip(at + (sign == ' ' ? 2 : 3));
-        if (tag[1] == '#') return lex_comment();
-        if (tag[1] == '%' && skip_word_tag("raw", "")) return lex_raw();
-        lex_tag(tag[1] == '%');
     }
 
-    /// Skips `word`, one of the signs or none, and the end of the tag, if they stand here.
-    bool skip_word_tag(std::string_view word, std::string_view signs) {
-        const std::string_view before = rest_;
-        const int line = context_.line;
-        skip_space();
-        if (rest_.starts_with(word)) {
-            skip(word.size());
-            skip_space();
-            const char sign = rest_.empty() ? ' ' : rest_[0];
-            const bool is_signed = sign == '-' || signs.find(sign) != signs.npos;
-            if (rest_.substr(is_signed ? 1 : 0).starts_with("%}")) {
-                skip(is_signed ? 3 : 2);
-                end_tag(is_signed ? sign : ' ', word == "endraw");
-                return true;
-            }
-        }
-        rest_ = before;
-        context_.line = line;
-        return false;
+    struct WordTag {
+        size_t bytes = 0;  // 0: the text begins with something else
+        char sign = ' ';   // at its end
+    };
+
+    /// A tag of one word, from behind its opening and sign: `word`, one of the signs or none, the
+    /// end of the tag.
+    static WordTag word_tag(std::string_view text, std::string_view word, std::string_view signs) {
+        std::string_view rest = without_leading_space(text);
+        if (!rest.starts_with(word)) return {};
+        rest = without_leading_space(rest.substr(word.size()));
+        const char sign = rest.empty() ? ' ' : rest[0];
+        const bool is_signed = sign == '-' || signs.find(sign) != signs.npos;
+        if (!rest.substr(is_signed ? 1 : 0).starts_with("%}")) return {};
+        return {text.size() - rest.size() + (is_signed ? 3 : 2), is_signed ? sign : ' '};
     }
 
     /// Text up to the tag `endraw`.
     void lex_raw() {
         for (size_t at = rest_.find("{%"); at != rest_.npos; at = rest_.find("{%", at + 2)) {
-            const std::string_view before = rest_;
-            const int line = context_.line;
-            std::string_view data = rest_.substr(0, at);
             const char sign = rest_.size() > at + 2 ? rest_[at + 2] : ' ';
-            const bool is_signed = sign == '-' || sign == '+';
-            if (sign == '-') {
-                data = without_trailing_space(data);
-            } else if (sign != '+') {
-                data = without_indent(data);
-            }
-            skip(at + (is_signed ? 3 : 2));
-            const bool starting = line_starting_;
-            if (skip_word_tag("endraw", "+")) {
-                const int after = std::exchange(context_.line, line);
-                if (!data.empty()) emit(Token::Kind::text, std::string(data));
-                context_.line = after;
-                return;
-            }
-            line_starting_ = starting;
-            rest_ = before;
-            context_.line = line;
+            const size_t begin = at + (sign == '-' || sign == '+' ? 3 : 2);
+            const WordTag tag = word_tag(rest_.substr(begin), "endraw", "+");
+            if (tag.bytes == 0) continue;
+            emit_data(rest_.substr(0, at), sign, true);
+            skip(begin + tag.bytes);
+            return end_tag(tag.sign, true);
         }
         context_.fail("'endraw' is missing");
     }
@@ -221,8 +215,7 @@ class Lexer {
             emit(Token::Kind::op, std::string(op));
             return skip(op.size());
         }
-        context_.fail(fmt::format("unexpected character '{}'",
-                                  replace_invalid_utf8(rest_.substr(0, unit.bytes))));
+        context_.fail(fmt::format("unexpected character '{}'", rest_.substr(0, unit.bytes)));
     }
 
     void balance(char c, std::string& open) const {
@@ -274,7 +267,7 @@ class Lexer {
         if (result.ec != std::errc{} || is_name_start(at(bytes)) ||
             (!floating && digits.size() > 1 && digits.find_first_not_of('0') != 0 &&
              digits.find_first_not_of('0') != digits.npos)) {
-            context_.unsupported(fmt::format("the number {}", text));
+            context_.unsupported(fmt::format("the number {}", shortened(text)));
         }
         tokens_.push_back(std::move(token));
         skip(bytes);
@@ -297,7 +290,7 @@ class Lexer {
         const char* end = digits.data() + digits.size();
         const auto result = std::from_chars(digits.data(), end, token.integer, base);
         if (result.ec != std::errc{} || result.ptr != end) {
-            context_.unsupported(fmt::format("the number {}", token.text));
+            context_.unsupported(fmt::format("the number {}", shortened(token.text)));
         }
         tokens_.push_back(std::move(token));
         skip(bytes);
@@ -343,8 +336,8 @@ class Lexer {
             const auto result = std::from_chars(digits.data(), end, code_point, 16);
             if (digits.size() != hex || result.ptr != end || code_point > 0x10FFFF ||
                 (code_point >= 0xD800 && code_point < 0xE000)) {
-                context_.fail(fmt::format("bad escape '\\{}' in a string",
-                                          replace_invalid_utf8(escape.substr(0, hex + 1))));
+                context_.fail(
+                    fmt::format("bad escape '\\{}' in a string", escape.substr(0, hex + 1)));
             }
             append_utf8(out, code_point);
             return hex + 1;

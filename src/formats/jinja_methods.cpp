@@ -53,6 +53,7 @@ Value method_affix(const MethodCall& call, const std::string& text) {
         if (value.text() == nullptr) {
             call.context.fail(fmt::format("{} needs a string, not {}", call.name, value.kind()));
         }
+        call.context.spend_steps(1);
         call.context.spend_text(std::min(text.size(), value.text()->size()));
         if (!part) return false;
         return call.name == "startswith" ? part->starts_with(*value.text())

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "formats/jinja_expressions.h"
+#include "formats/jinja_strings.h"
 
 namespace kd::jinja {
 
@@ -101,9 +102,9 @@ class Parser : public ExpressionParser {
             stmt.branches.push_back({nullptr, parse_closed_body("endgeneration")});
             block.push_back(std::move(stmt));
         } else if (name.starts_with("end") || name == "else" || name == "elif") {
-            context_.fail(fmt::format("unexpected '{}'", name));
+            context_.fail(fmt::format("unexpected '{}'", shortened(name)));
         } else {
-            context_.unsupported(fmt::format("the statement '{}'", name));
+            context_.unsupported(fmt::format("the statement '{}'", shortened(name)));
         }
     }
 
@@ -222,7 +223,10 @@ class Parser : public ExpressionParser {
             const std::string name = parse_target_name();
             if (std::find(signature.parameters.begin(), signature.parameters.end(), name) !=
                 signature.parameters.end()) {
-                context_.fail(fmt::format("the parameter '{}' occurs twice", name));
+                context_.fail(fmt::format("the parameter '{}' occurs twice", shortened(name)));
+            }
+            if (signature.parameters.size() == kMaxParameters) {
+                context_.fail(fmt::format("more than {} parameters", kMaxParameters));
             }
             signature.parameters.push_back(name);
             if (skip_op("=")) {
@@ -231,7 +235,7 @@ class Parser : public ExpressionParser {
                 context_.fail(
                     fmt::format("the parameter '{}' without a default follows one with a "
                                 "default",
-                                name));
+                                shortened(name)));
             }
         }
     }

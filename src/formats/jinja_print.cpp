@@ -34,33 +34,36 @@ bool is_printable(std::string_view character) {
     return character == " " || !kUnprintable.contains(next_utf8(character).code_point);
 }
 
+/// The character, or the escape for one that does not print.
+void append_printable(std::string& out, std::string_view character) {
+    const Utf8Unit unit = next_utf8(character);
+    const auto code_point = static_cast<uint32_t>(unit.code_point);
+    if (character == "\n") {
+        out += "\\n";
+    } else if (character == "\r") {
+        out += "\\r";
+    } else if (character == "\t") {
+        out += "\\t";
+    } else if (unit.kind != Utf8Kind::valid) {
+        out += kReplacementCharacter;
+    } else if ((code_point >= 0x20 && code_point < 0x7F) || is_printable(character)) {
+        out += character;
+    } else if (code_point < 0x100) {
+        out += fmt::format("\\x{:02x}", code_point);
+    } else if (code_point < 0x10000) {
+        out += fmt::format("\\u{:04x}", code_point);
+    } else {
+        out += fmt::format("\\U{:08x}", code_point);
+    }
+}
+
 std::string repr_of(Context& context, const std::string& text) {
     const bool double_quotes = text.find('\'') != text.npos && text.find('"') == text.npos;
     const char quote = double_quotes ? '"' : '\'';
     std::string out(1, quote);
     for (const std::string_view c : characters(context, text)) {
-        const Utf8Unit unit = next_utf8(c);
-        if (c[0] == quote || c[0] == '\\') {
-            out.append("\\").append(c);
-        } else if (c == "\n") {
-            out += "\\n";
-        } else if (c == "\r") {
-            out += "\\r";
-        } else if (c == "\t") {
-            out += "\\t";
-        } else if (unit.kind != Utf8Kind::valid) {
-            out += kReplacementCharacter;
-        } else if (unit.code_point >= 0x20 && unit.code_point < 0x7F) {
-            out += c;
-        } else if (is_printable(c)) {
-            out += c;
-        } else if (unit.code_point < 0x100) {
-            out += fmt::format("\\x{:02x}", uint32_t{unit.code_point});
-        } else if (unit.code_point < 0x10000) {
-            out += fmt::format("\\u{:04x}", uint32_t{unit.code_point});
-        } else {
-            out += fmt::format("\\U{:08x}", uint32_t{unit.code_point});
-        }
+        if (c[0] == quote || c[0] == '\\') out += '\\';
+        append_printable(out, c);
     }
     out += quote;
     return out;
@@ -131,6 +134,7 @@ class JsonPrinter {
             if (style_.sort_keys) {
                 std::stable_sort(entries.begin(), entries.end(),
                                  [&](const Entry& a, const Entry& b) {
+                                     context_.spend_steps(1);
                                      return less(context_, a.first, b.first);
                                  });
             }
@@ -193,6 +197,18 @@ class JsonPrinter {
 };
 
 }  // namespace
+
+std::string one_line(std::string_view text) {
+    constexpr size_t kMostBytes = 1000;
+    std::string out;
+    while (!text.empty()) {
+        if (out.size() >= kMostBytes) return out + "...";
+        const std::string_view character = text.substr(0, next_utf8(text).bytes);
+        append_printable(out, character);
+        text.remove_prefix(character.size());
+    }
+    return out;
+}
 
 std::string to_text(Context& context, const Value& value) {
     if (value.is_undefined()) return {};

@@ -36,6 +36,7 @@ class Getter {
 
     Value operator()(Value value, const Value& fallback = None{}) const {
         for (const Value& part : parts_) {
+            context_.spend_steps(1);
             value = get_item(context_, value, part);
             if (!value.is_undefined()) continue;
             if (!fallback.is_none()) {
@@ -257,7 +258,7 @@ Value filter_select(const FilterCall& call) {
     }
     const Getter getter(call.context, by_attribute ? given[0] : Value(None{}));
     const size_t at = by_attribute ? 1 : 0;
-    std::string test;
+    std::string_view test;
     if (given.size() > at) {
         if (given[at].text() == nullptr) call.context.fail("the name of a test must be a string");
         test = *given[at].text();

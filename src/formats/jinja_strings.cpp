@@ -193,6 +193,7 @@ std::string replace(Context& context, std::string_view text, const std::string& 
     for (; cuts > 0; --cuts) {
         const size_t at = text.find(from);
         if (at == text.npos) break;
+        context.spend_steps(1);
         context.spend_bytes(at + to.size());
         out.append(text.substr(0, at)).append(to);
         text.remove_prefix(at + from.size());

@@ -11,11 +11,11 @@ std::string Context::place() const {
 }
 
 void Context::fail(const std::string& message) const {
-    KD_THROW(invalid_argument, "{}: {}", place(), message);
+    KD_THROW(invalid_argument, "{}: {}", place(), one_line(message));
 }
 
 void Context::unsupported(const std::string& message) const {
-    KD_THROW(unsupported, "{}: {} is not supported", place(), message);
+    KD_THROW(unsupported, "{}: {} is not supported", place(), one_line(message));
 }
 
 void Context::spend_steps(size_t steps) {
@@ -55,7 +55,7 @@ std::string_view Value::kind() const {
 }
 
 void spend_look_up(Context& context, size_t entries, std::string_view name) {
-    context.spend_steps(entries / 8 + name.size() / 256 * entries);
+    context.spend_steps(entries / 8 + name.size() / 256 * (entries + 1));
 }
 
 const Value* Dict::find(Context& context, std::string_view key) const {
@@ -137,9 +137,14 @@ std::shared_ptr<const List> make_sequence(Context& context, std::vector<Value> i
                                           Sequence kind) {
     context.spend_steps(items.size());
     int depth = 0;
-    for (const Value& item : items) depth = std::max(depth, depth_of(context, item));
+    bool hashable = kind == Sequence::tuple;
+    for (const Value& item : items) {
+        depth = std::max(depth, depth_of(context, item));
+        hashable = hashable && is_hashable(item);
+    }
     check_depth(context, depth + 1);
-    return std::make_shared<const List>(List{std::move(items), kind, depth + 1});
+    hashable = hashable || kind == Sequence::range;
+    return std::make_shared<const List>(List{std::move(items), kind, depth + 1, hashable});
 }
 
 }  // namespace
@@ -304,10 +309,7 @@ std::shared_ptr<const List> iterate(Context& context, const Value& value) {
 
 bool is_hashable(const Value& value) {
     if (value.dict() != nullptr) return false;
-    const List* list = value.list();
-    if (list == nullptr || list->kind == Sequence::range) return true;
-    return list->kind == Sequence::tuple &&
-           std::all_of(list->items.begin(), list->items.end(), is_hashable);
+    return value.list() == nullptr || value.list()->hashable;
 }
 
 std::vector<std::string_view> characters(Context& context, std::string_view text) {

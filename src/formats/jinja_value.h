@@ -22,6 +22,10 @@ inline constexpr int64_t kMaxBytes = int64_t{1} << 27;  // of all strings made
 inline constexpr size_t kMaxOutputBytes = size_t{1} << 25;
 inline constexpr int kMaxValueDepth = 128;  // lists in lists
 
+/// `text` as one line for a message: what does not print, as line ends, control characters and
+/// marks of direction, as Python's repr escapes it; what is behind some 1,000 bytes, as "...".
+std::string one_line(std::string_view text);
+
 /// Where a rendering stands, for messages, and what it may still spend.
 class Context {
   public:
@@ -32,7 +36,7 @@ class Context {
     const Time now;  // what strftime_now prints
     int line = 0;    // of the template; 0: before it
 
-    /// Throws kd::Error{invalid_argument}: "name, line N: message".
+    /// Throws kd::Error{invalid_argument}: "name, line N: message", the message as one_line has it.
     [[noreturn]] void fail(const std::string& message) const;
     /// Throws kd::Error{unsupported}.
     [[noreturn]] void unsupported(const std::string& message) const;
@@ -156,6 +160,7 @@ struct List {
     std::vector<Value> items;
     Sequence kind = Sequence::list;
     int depth = 1;
+    bool hashable = false;  // a range, or a tuple of hashable items
 
     bool is_view() const { return kind >= Sequence::keys; }
 };
@@ -197,12 +202,13 @@ struct Method {
 struct Stmt;
 
 struct Macro {
-    std::string name;  // empty: the body of a call block
+    std::string_view name;  // lives in the tree; empty: the body of a call block
     const Stmt* stmt = nullptr;
     std::weak_ptr<Scope> scope;  // gone: the block that defined the macro has ended
 };
 
-/// For finding `name` among so many: at worst all are as long and differ at their ends.
+/// For finding `name` among so many, or adding it: at worst all are as long and differ at their
+/// ends.
 void spend_look_up(Context& context, size_t entries, std::string_view name);
 
 /// Fail if the result would nest too deep or hold a namespace or a loop.

@@ -118,32 +118,31 @@ class Builder : public nlohmann::json_sax<Json> {
     std::vector<Json*> open_;  // containers, the outermost first
 };
 
-std::string describe(const Json& value) {
-    if (value.is_string())
-        return fmt::format("'{}'", printable(value.get_ref<const std::string&>()));
-    if (value.is_object()) return fmt::format("an object of {}", value.size());
-    if (value.is_array()) return fmt::format("an array of {}", value.size());
-    return value.dump();  // a number, true, false or null
-}
-
 }  // namespace
 
-Json parse_json(std::string_view text, std::string_view name) {
-    if (text.size() > kMaxJsonBytes) {
-        KD_THROW(corrupt, "{}: {} bytes (at most {} are read)", name, text.size(), kMaxJsonBytes);
+Json parse_json(std::string_view text, std::string_view name, size_t max_bytes) {
+    if (text.size() > max_bytes) {
+        KD_THROW(corrupt, "{}: {} bytes (at most {} are read)", name, text.size(), max_bytes);
     }
     Builder builder(text, name);
     Json::sax_parse(text.begin(), text.end(), &builder);
     return builder.take();
 }
 
-Json read_json_file(const std::string& path) {
+Json read_json_file(const std::string& path, size_t max_bytes) {
     const MappedFile file(path);
-    return parse_json({reinterpret_cast<const char*>(file.data()), file.bytes()}, path);
+    return parse_json({reinterpret_cast<const char*>(file.data()), file.bytes()}, path, max_bytes);
+}
+
+std::string JsonNode::describe() const {
+    if (value_->is_string()) return fmt::format("'{}'", printable(string()));
+    if (value_->is_object()) return fmt::format("an object of {}", value_->size());
+    if (value_->is_array()) return fmt::format("an array of {}", value_->size());
+    return value_->dump();  // a number, true, false or null
 }
 
 void JsonNode::refuse(std::string_view wanted) const {
-    KD_THROW(corrupt, "{}: {}, not {}", where_, describe(*value_), wanted);
+    KD_THROW(corrupt, "{}: {}, not {}", where_, describe(), wanted);
 }
 
 std::optional<JsonNode> JsonNode::find(std::string_view key) const {

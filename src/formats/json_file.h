@@ -12,16 +12,18 @@ namespace kd {
 /// Keeps the order of members. Its look-up is linear: walk a large object, do not search it.
 using Json = nlohmann::ordered_json;
 
-inline constexpr size_t kMaxJsonBytes = size_t{256} << 20;
+inline constexpr size_t kMaxJsonBytes = size_t{16} << 20;
+/// Of tokenizer.json and model.safetensors.index.json, which grow with the model.
+inline constexpr size_t kMaxLargeJsonBytes = size_t{256} << 20;
 inline constexpr size_t kMaxJsonDepth = 64;
 
 /// Throws kd::Error{corrupt}, one line that starts with `name`: not JSON (with line and column),
-/// not UTF-8, a number beyond double, an object with a key twice, more than kMaxJsonBytes or
+/// not UTF-8, a number beyond double, an object with a key twice, more than max_bytes or
 /// kMaxJsonDepth.
-Json parse_json(std::string_view text, std::string_view name);
+Json parse_json(std::string_view text, std::string_view name, size_t max_bytes = kMaxJsonBytes);
 
 /// The file at `path`, whose path is the name; what MappedFile throws.
-Json read_json_file(const std::string& path);
+Json read_json_file(const std::string& path, size_t max_bytes = kMaxJsonBytes);
 
 /// A value and the way to it, as in "tokenizer.json: model.merges[7]". The Json must outlive it.
 class JsonNode {
@@ -30,6 +32,8 @@ class JsonNode {
 
     const Json& json() const { return *value_; }
     const std::string& where() const { return where_; }
+    /// The value, fit for a one-line message: 'text' by printable(), "an array of 3", 1.5, true.
+    std::string describe() const;
     /// Throws kd::Error{corrupt}: "<where>: <found>, not <wanted>".
     [[noreturn]] void refuse(std::string_view wanted) const;
 

@@ -6,7 +6,9 @@
 
 namespace kd {
 
-Tokenizer read_tokenizer(const ModelFile& file, std::optional<int32_t> vocabulary) {
+namespace {
+
+Tokenizer read(const ModelFile& file, std::optional<int32_t> vocabulary) {
     TokenizerSpec spec = file.gguf() != nullptr ? tokenizer_spec(*file.gguf())
                                                 : tokenizer_spec_from_folder(file.path());
     if (vocabulary) {
@@ -18,6 +20,18 @@ Tokenizer read_tokenizer(const ModelFile& file, std::optional<int32_t> vocabular
         spec.tokens.resize(ids);
     }
     return Tokenizer(std::move(spec));
+}
+
+}  // namespace
+
+Tokenizer read_tokenizer(const ModelFile& file, std::optional<int32_t> vocabulary) {
+    try {
+        return read(file, vocabulary);
+    } catch (const Error& error) {
+        const std::string_view said = error.what();
+        if (said.find(file.path()) != said.npos) throw;
+        throw Error(error.code, fmt::format("{}: {}", file.path(), said), error.file, error.line);
+    }
 }
 
 }  // namespace kd

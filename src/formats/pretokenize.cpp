@@ -155,7 +155,15 @@ std::string pattern_of_text(std::string_view text) {
 }
 
 Pretokenizer::Pretokenizer(std::vector<SplitStep> steps) : steps_(std::move(steps)) {
-    for (const SplitStep& step : steps_) regexes_.emplace_back(step.pattern);
+    for (const SplitStep& step : steps_) {
+        try {
+            regexes_.emplace_back(step.pattern);
+        } catch (const Error& error) {
+            if (step.where.empty()) throw;
+            throw Error(error.code, fmt::format("{}: {}", step.where, error.what()), error.file,
+                        error.line);
+        }
+    }
 }
 
 void Pretokenizer::split(std::string_view text, std::vector<std::string_view>& pieces) const {
@@ -163,7 +171,7 @@ void Pretokenizer::split(std::string_view text, std::vector<std::string_view>& p
     std::vector<std::string_view> to;
     std::vector<TextRange> matches;
     for (size_t i = 0; i < steps_.size(); ++i) {
-        SplitRegex::Scratch scratch(regexes_[i]);
+        SplitRegex::Scratch scratch(regexes_[i], text.size());
         to.clear();
         for (const std::string_view piece : from) {
             matches.clear();

@@ -23,6 +23,7 @@ struct SplitStep {
     std::string pattern;  // as split_regex.h reads it
     SplitBehavior behavior = SplitBehavior::isolated;
     bool invert = false;  // what does not match counts as the match
+    std::string where;    // file and field, for errors; may be empty
 };
 
 /// The pattern of the ByteLevel pre-tokenizer, which is GPT-2's (openai/gpt-2, encoder.py).
@@ -47,7 +48,7 @@ std::string pattern_of_text(std::string_view text);
 
 class Pretokenizer {
   public:
-    /// Throws what SplitRegex throws.
+    /// Throws what SplitRegex throws, behind the step's `where`.
     explicit Pretokenizer(std::vector<SplitStep> steps);
 
     /// Appends the pieces of well-formed UTF-8 `text`, in order; together they are the text, less

@@ -36,7 +36,8 @@ bool folds_together(char32_t first, char32_t second) {
 
 class Parser {
   public:
-    explicit Parser(std::string_view pattern) : pattern_(pattern) {}
+    explicit Parser(std::string_view pattern)
+        : pattern_(pattern), callout_(callout(1 + pattern.size() / 32)) {}
 
     std::vector<RegexPart> parse() {
         if (pattern_.size() > kMaxPatternBytes) {
@@ -79,6 +80,10 @@ class Parser {
         KD_THROW(corrupt, "regex '{}' at byte {}: {}", printable(pattern_), at_, what);
     }
 
+    static std::string callout(size_t steps) {
+        return fmt::format("(?C{})", std::min<size_t>(steps, 255));
+    }
+
     void emit(std::string syntax) { parts_.push_back({std::move(syntax), {}}); }
     void emit(CodePointSet set) { parts_.push_back({{}, std::move(set)}); }
 
@@ -87,12 +92,13 @@ class Parser {
         do {
             char32_t before = 0;  // the literal before this place, if any
             while (!at_end() && !sees("|") && !sees(")")) before = term(depth, before);
+            if (depth > 0) emit(callout_);
         } while (take("|") && (emit("|"), true));
     }
 
     char32_t term(int depth, char32_t before) {
         if (take("(")) {
-            if (group(depth)) repeat();
+            if (group(depth)) repeat(/*of_set=*/false);
             return 0;
         }
         if (take("$")) {  // before a line break or at the end
@@ -113,7 +119,7 @@ class Parser {
         } else {
             return literal(next(), before);
         }
-        repeat();
+        repeat(/*of_set=*/true);
         return 0;
     }
 
@@ -122,7 +128,7 @@ class Parser {
             unsupported("a pair of letters that folds to one character, in (?i:...),");
         }
         emit(folded(one(code_point)));
-        return repeat() ? 0 : code_point;
+        return repeat(/*of_set=*/true) ? 0 : code_point;
     }
 
     /// Whether what follows the group may repeat it.
@@ -154,9 +160,9 @@ class Parser {
     }
 
     /// True if there is a repeat.
-    bool repeat() {
+    bool repeat(bool of_set) {
         if (take("{")) {
-            interval();
+            interval(of_set);
             if (sees("?") || sees("+")) unsupported("a mark after {n,m}");
         } else if (sees("*") || sees("+") || sees("?")) {
             std::string syntax(1, pattern_[at_++]);
@@ -165,11 +171,12 @@ class Parser {
         } else {
             return false;
         }
+        emit(callout_);
         if (sees("*") || sees("+") || sees("?") || sees("{")) unsupported("a repeat of a repeat");
         return true;
     }
 
-    void interval() {
+    void interval(bool of_set) {
         const auto number = [&](int otherwise) {
             int value = 0;
             const char* const begin = pattern_.data() + at_;
@@ -186,6 +193,8 @@ class Parser {
         const bool comma = take(",");
         const int high = comma ? number(-1) : low;
         if (!take("}") || (low < 0 && high < 0)) corrupt("a { that is no {n}, {n,} or {n,m}");
+        // A sixteenth, as most attempts fail at once. A group's alternatives have callouts.
+        if (of_set && low >= 16) parts_.insert(parts_.end() - 1, {callout(low / 16), {}});
         if (comma && high < 0) {
             emit(fmt::format("{{{},}}", low));
         } else if (std::max(low, 0) <= high) {
@@ -343,6 +352,7 @@ class Parser {
     }
 
     std::string_view pattern_;
+    std::string callout_;
     size_t at_ = 0;
     bool fold_ = false;
     std::vector<RegexPart> parts_;

@@ -16,7 +16,11 @@ struct RegexPart {
     CodePointSet set;
 };
 
-/// Throws as SplitRegex does.
+/// Throws as SplitRegex does. The syntax has callouts (?CN) for ByteRegex to count: behind each
+/// repeat and at the end of each alternative of a group. Between two of them, or from the start of
+/// a match to the first, no part is matched twice, so the work is at most the pattern's length, of
+/// which N is a share; only a repeat that fails before its least count goes over more, and has one
+/// before it.
 std::vector<RegexPart> parse_regex(std::string_view pattern);
 
 }  // namespace kd

@@ -29,14 +29,15 @@ class SplitRegex {
     /// One that matches nothing is refused.
     explicit SplitRegex(std::string_view pattern);
 
-    /// What one thread keeps between calls.
+    /// What one thread keeps between calls for the pieces of one text, of `text_bytes` together.
     struct Scratch {
-        explicit Scratch(const SplitRegex& regex) : matcher(regex.regex_) {}
+        Scratch(const SplitRegex& regex, size_t text_bytes) : matcher(regex.regex_, text_bytes) {}
         ByteRegex::Matcher matcher;
         std::string classes;
     };
 
-    /// Appends the matches in well-formed UTF-8 `text`, leftmost first, none within another.
+    /// Appends the matches in well-formed UTF-8 `text`, leftmost first, none within another. Throws
+    /// kd::Error{out_of_resources} when the text's steps are used up (byte_regex.h).
     void find_all(std::string_view text, Scratch& scratch, std::vector<TextRange>& matches) const;
 
   private:

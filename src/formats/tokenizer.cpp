@@ -1,6 +1,7 @@
 #include "formats/tokenizer.h"
 
-#include <algorithm>
+#include <deque>
+#include <string>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -8,6 +9,7 @@
 #include "formats/bpe.h"
 #include "formats/nfc.h"
 #include "formats/pretokenize.h"
+#include "formats/seeded_hash.h"
 #include "formats/tokenizer_spec.h"
 #include "formats/utf8.h"
 
@@ -50,15 +52,25 @@ struct Tokenizer::Impl {
         from.merges.clear();
         from.merges.shrink_to_fit();
         spec = std::move(from);
-        std::vector<bool> added(spec.tokens.size());
         for (const AddedToken& token : spec.added) {
-            added[token.id] = true;
             control[token.id] = token.special;
         }
-        if (!spec.ignore_merges) return;
+        if (spec.ignore_merges) index_whole_pieces();
+    }
+
+    /// The texts of the vocabulary. Those of added tokens are in its alphabet, too.
+    void index_whole_pieces() {
+        std::vector<bool> left_out(spec.tokens.size());
+        for (const int32_t id : spec.unmapped) left_out[id] = true;
+        for (const AddedToken& token : spec.added) left_out[token.id] = true;
         whole_pieces.reserve(spec.tokens.size());
         for (size_t id = 0; id < spec.tokens.size(); ++id) {
-            if (!added[id]) whole_pieces.emplace(spec.tokens[id], static_cast<int32_t>(id));
+            if (!left_out[id]) whole_pieces.emplace(spec.tokens[id], static_cast<int32_t>(id));
+        }
+        std::string bytes;
+        for (const AddedToken& token : spec.added) {
+            if (!token.in_vocabulary || !bytes_of_alphabet(token.content, bytes)) continue;
+            whole_pieces.emplace(added_pieces.emplace_back(bytes), token.id);
         }
     }
 
@@ -102,9 +114,10 @@ struct Tokenizer::Impl {
     Bpe bpe;
     AddedTokens raw_tokens;
     AddedTokens normalized_tokens;
-    std::vector<bool> control;                                   // [ids]
-    std::unordered_map<std::string_view, int32_t> whole_pieces;  // empty unless ignore_merges
-    TokenizerSpec spec;                                          // less what has moved elsewhere
+    std::vector<bool> control;                                             // [ids]
+    std::deque<std::string> added_pieces;                                  // texts of whole_pieces
+    std::unordered_map<std::string_view, int32_t, TextHash> whole_pieces;  // of ignore_merges
+    TokenizerSpec spec;  // less what has moved elsewhere
 };
 
 Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::move(spec))) {}

@@ -19,9 +19,9 @@ struct FolderFile {
     std::string path;
     Json json = Json::object();
 
-    FolderFile(const std::string& folder, std::string_view name)
+    FolderFile(const std::string& folder, std::string_view name, size_t max_bytes = kMaxJsonBytes)
         : path((std::filesystem::path(folder) / name).string()) {
-        if (exists()) json = read_json_file(path);
+        if (exists()) json = read_json_file(path, max_bytes);
     }
     bool exists() const {
         std::error_code error;
@@ -60,8 +60,18 @@ std::vector<int32_t> read_ids(const JsonNode& node, const TokenizerSpec& spec) {
     return ids;
 }
 
-void read_stop_ids(const FolderFile& generation, TokenizerSpec& spec) {
-    if (const auto eos = generation.root().find("eos_token_id")) {
+/// "eos_token_id" of generation_config.json; as in transformers, config.json stands for that file
+/// where there is none, its text_config for what it lacks itself.
+std::optional<JsonNode> find_eos_ids(const FolderFile& generation, const FolderFile& model) {
+    constexpr std::string_view kKey = "eos_token_id";
+    if (generation.exists()) return generation.root().find(kKey);
+    if (auto eos = model.root().find(kKey)) return eos;
+    const auto text = model.root().find("text_config");
+    return text ? text->find(kKey) : std::nullopt;
+}
+
+void read_stop_ids(const std::optional<JsonNode>& eos, TokenizerSpec& spec) {
+    if (eos) {
         spec.stop_ids = read_ids(*eos, spec);
         if (spec.eos < 0 && !spec.stop_ids.empty()) spec.eos = spec.stop_ids.front();
     }
@@ -112,6 +122,7 @@ TokenizerSpec tokenizer_spec_from_folder(const std::string& folder) {
     const FolderFile config(folder, "tokenizer_config.json");
     const FolderFile special(folder, "special_tokens_map.json");
     const FolderFile generation(folder, "generation_config.json");
+    const FolderFile model(folder, "config.json");
     std::optional<JsonNode> contents[std::size(kRoles)];
     for (size_t i = 0; i < std::size(kRoles); ++i) {
         contents[i] = content_of_role(config, kRoles[i]);
@@ -122,7 +133,7 @@ TokenizerSpec tokenizer_spec_from_folder(const std::string& folder) {
     };
 
     TokenizerSpec spec;
-    const FolderFile json(folder, "tokenizer.json");
+    const FolderFile json(folder, "tokenizer.json", kMaxLargeJsonBytes);
     const std::string tiktoken = (std::filesystem::path(folder) / "tiktoken.model").string();
     std::error_code error;
     if (json.exists()) {
@@ -138,7 +149,7 @@ TokenizerSpec tokenizer_spec_from_folder(const std::string& folder) {
         if (kRoles[i] == "bos_token") spec.bos = spec.named_tokens.back().second;
         if (kRoles[i] == "eos_token") spec.eos = spec.named_tokens.back().second;
     }
-    read_stop_ids(generation, spec);
+    read_stop_ids(find_eos_ids(generation, model), spec);
     read_added_end(config, "add_bos_token", spec.bos, spec.adds_bos);
     read_added_end(config, "add_eos_token", spec.eos, spec.adds_eos);
     read_templates(folder, config, spec);

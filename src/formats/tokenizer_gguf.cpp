@@ -22,6 +22,14 @@ constexpr std::pair<std::string_view, std::string_view> kNamedTokens[] = {
     {"seperator", "sep_token"}, {"padding", "pad_token"}, {"cls", "cls_token"},
     {"mask", "mask_token"}};
 
+/// Control tokens that end generation, whatever ids the metadata name: those of the list in
+/// llama.cpp's llama-vocab.cpp that byte-level BPE models have. Converters keep one eos, where
+/// generation_config.json may have several.
+constexpr std::string_view kEndNames[] = {
+    "<|im_end|>",      "<|endoftext|>", "<|eot_id|>",    "<|eom_id|>",
+    "<|end_of_text|>", "<|end|>",       "<end_of_turn>", "<｜end▁of▁sentence｜>",
+    "[EOS]",           "[EOT]",         "<EOT>",         "</s>"};
+
 /// GGUF's token types.
 enum class TokenType : uint8_t { normal = 1, unknown, control, user_defined, unused, byte };
 
@@ -52,10 +60,11 @@ IdOfText index_tokens(const Texts& texts) {
 std::vector<TokenType> read_token_types(const GgufFile& gguf, size_t vocabulary) {
     std::vector<TokenType> types(vocabulary, TokenType::normal);
     if (gguf.find(kTokenType) == nullptr) return types;
-    const std::vector<int64_t> values = gguf.integers(kTokenType);
-    if (values.size() != vocabulary) {
-        KD_THROW(corrupt, "{}: {} entries for {} tokens", kTokenType, values.size(), vocabulary);
+    const auto* array = std::get_if<GgufArray>(gguf.find(kTokenType));
+    if (array != nullptr && array->count != vocabulary) {
+        KD_THROW(corrupt, "{}: {} entries for {} tokens", kTokenType, array->count, vocabulary);
     }
+    const std::vector<int64_t> values = gguf.integers(kTokenType);
     for (size_t i = 0; i < vocabulary; ++i) {
         if (values[i] < 1 || values[i] > 6) {
             KD_THROW(corrupt, "{}: type {} of token {} is not one of 1 to 6", kTokenType, values[i],
@@ -109,6 +118,7 @@ void store_tokens(const Texts& texts, const std::vector<TokenType>& types, Token
         // A text outside the alphabet stands for itself, as do control and added tokens.
         const bool mapped = types[id] == TokenType::normal && bytes_of_alphabet(texts[id], bytes);
         spec.tokens.push_back(mapped ? bytes : std::string(texts[id]));
+        if (!mapped) spec.unmapped.push_back(static_cast<int32_t>(id));
         const bool special = types[id] == TokenType::control || types[id] == TokenType::unknown;
         if (!special && types[id] != TokenType::user_defined) continue;
         if (texts[id].size() > kMaxAddedTokenBytes) {
@@ -135,7 +145,7 @@ void read_special_ids(const GgufFile& gguf, const IdOfText& id_of,
     }
     spec.stop_ids = {spec.eos, read("tokenizer.ggml.eot_token_id"),
                      read("tokenizer.ggml.eom_token_id")};
-    for (const std::string_view name : {"<|im_end|>", "<|endoftext|>"}) {
+    for (const std::string_view name : kEndNames) {
         const auto found = id_of.find(name);
         if (found == id_of.end()) continue;
         const TokenType type = types[found->second];

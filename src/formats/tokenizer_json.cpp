@@ -103,7 +103,9 @@ IdOfText read_model(const JsonNode& model, TokenizerSpec& spec) {
     std::string bytes;
     for (size_t id = 0; id < texts.size(); ++id) {
         id_of.emplace(texts[id], static_cast<int32_t>(id));
-        spec.tokens.push_back(bytes_of_alphabet(texts[id], bytes) ? bytes : std::string(texts[id]));
+        const bool mapped = bytes_of_alphabet(texts[id], bytes);
+        spec.tokens.push_back(mapped ? bytes : std::string(texts[id]));
+        if (!mapped) spec.unmapped.push_back(static_cast<int32_t>(id));
     }
     spec.byte_token = byte_tokens_of_alphabet(id_of);
     const auto unknown = model.find("unk_token");
@@ -130,7 +132,7 @@ IdOfText read_model(const JsonNode& model, TokenizerSpec& spec) {
 
 /// Ids as tokenizers gives them: a token of the model keeps its own, others follow the vocabulary.
 void read_added_tokens(const JsonNode& list, const IdOfText& id_of, TokenizerSpec& spec) {
-    std::unordered_set<std::string> contents;
+    std::unordered_set<std::string, TextHash> contents;
     for (size_t i = 0; i < list.count(); ++i) {
         const JsonNode entry = list.at(i);
         AddedToken token = read_added_token(entry);
@@ -142,7 +144,8 @@ void read_added_tokens(const JsonNode& list, const IdOfText& id_of, TokenizerSpe
         const auto id =
             found == id_of.end() ? static_cast<int32_t>(spec.tokens.size()) : found->second;
         token.id = static_cast<int32_t>(entry.at("id").integer(id, id));
-        if (found == id_of.end()) spec.tokens.emplace_back();
+        token.in_vocabulary = found != id_of.end();
+        if (!token.in_vocabulary) spec.tokens.emplace_back();
         spec.tokens[id] = token.content;
         spec.added.push_back(std::move(token));
     }
@@ -184,14 +187,7 @@ SplitStep read_split(const JsonNode& node) {
     step.pattern = regex ? text : pattern_of_text(text);
     step.behavior = read_behavior(node.at("behavior"));
     step.invert = flag_or(node, "invert", false);
-    try {
-        SplitRegex compiled(step.pattern);
-    } catch (const Error& error) {
-        if (error.code == ErrorCode::unsupported) {
-            KD_THROW(unsupported, "{}: {}", pattern.where(), error.what());
-        }
-        KD_THROW(corrupt, "{}: {}", pattern.where(), error.what());
-    }
+    step.where = pattern.where();
     return step;
 }
 
@@ -206,6 +202,9 @@ bool read_pretokenizer(const JsonNode& node, bool mapped, TokenizerSpec& spec) {
         return mapped;
     }
     if (mapped) KD_THROW(unsupported, "{}: nothing may follow ByteLevel", node.where());
+    if (spec.splits.size() == kMaxSplits) {
+        KD_THROW(unsupported, "{}: more than {} steps", node.where(), kMaxSplits);
+    }
     if (type == "Split") {
         spec.splits.push_back(read_split(node));
     } else if (type == "Digits") {
@@ -227,9 +226,27 @@ bool read_pretokenizer(const JsonNode& node, bool mapped, TokenizerSpec& spec) {
     return false;
 }
 
+/// An entry of "special_tokens" of a TemplateProcessing, whose ids are what it puts in: the token's
+/// own.
+void check_template_token(const JsonNode& entry, const std::string& text, const IdOfText& id_of,
+                          const TokenizerSpec& spec) {
+    const JsonNode ids = entry.at("ids");
+    const auto added = std::find_if(spec.added.begin(), spec.added.end(),
+                                    [&](const AddedToken& token) { return token.content == text; });
+    const auto found = id_of.find(text);
+    if (added == spec.added.end() && found == id_of.end()) {
+        KD_THROW(corrupt, "{}: '{}' is not a token", entry.where(), printable(text));
+    }
+    const int32_t id = added != spec.added.end() ? added->id : found->second;
+    if (ids.count() != 1) ids.refuse(fmt::format("one id, {}", id));
+    ids.at(0).integer(id, id);
+}
+
 /// "single" of a TemplateProcessing: BOS before the text, EOS behind it, or neither.
-void read_template(const JsonNode& single, const std::optional<std::string>& bos,
-                   const std::optional<std::string>& eos, TokenizerSpec& spec) {
+void read_template(const JsonNode& node, const std::optional<std::string>& bos,
+                   const std::optional<std::string>& eos, const IdOfText& id_of,
+                   TokenizerSpec& spec) {
+    const JsonNode single = node.at("single");
     bool text = false;
     for (size_t i = 0; i < single.count(); ++i) {
         const JsonNode item = single.at(i);
@@ -244,19 +261,23 @@ void read_template(const JsonNode& single, const std::optional<std::string>& bos
             KD_THROW(unsupported, "{}: '{}' is not the {} token", id.where(),
                      printable(id.string()), text ? "eos" : "bos");
         }
+        check_template_token(node.at("special_tokens").at(id.string()), id.string(), id_of, spec);
         adds = true;
     }
     if (!text) KD_THROW(corrupt, "{}: it leaves the text out", single.where());
 }
 
 void read_post_processor(const JsonNode& node, const std::optional<std::string>& bos,
-                         const std::optional<std::string>& eos, TokenizerSpec& spec) {
+                         const std::optional<std::string>& eos, const IdOfText& id_of,
+                         TokenizerSpec& spec) {
     const std::string_view type = type_of(node);
     if (type == "TemplateProcessing") {
-        read_template(node.at("single"), bos, eos, spec);
+        read_template(node, bos, eos, id_of, spec);
     } else if (type == "Sequence") {
         const JsonNode list = node.at("processors");
-        for (size_t i = 0; i < list.count(); ++i) read_post_processor(list.at(i), bos, eos, spec);
+        for (size_t i = 0; i < list.count(); ++i) {
+            read_post_processor(list.at(i), bos, eos, id_of, spec);
+        }
     } else if (type != "ByteLevel") {  // which moves offsets only
         unsupported(node.at("type"));
     }
@@ -324,7 +345,9 @@ void read_tokenizer_json(const JsonNode& root, const std::optional<std::string>&
     if (!read_pretokenizer(root.at("pre_tokenizer"), false, spec)) {
         KD_THROW(unsupported, "{}: there is no ByteLevel in it", root.at("pre_tokenizer").where());
     }
-    if (const auto post = root.find("post_processor")) read_post_processor(*post, bos, eos, spec);
+    if (const auto post = root.find("post_processor")) {
+        read_post_processor(*post, bos, eos, id_of, spec);
+    }
     if (const auto decoder = root.find("decoder")) check_decoder(*decoder);
 }
 

@@ -10,13 +10,15 @@
 
 #include "base/views.h"
 #include "formats/json_file.h"
+#include "formats/seeded_hash.h"
 #include "formats/tokenizer_spec.h"
 
 namespace kd {
 
 inline constexpr size_t kMaxAddedTokenBytes = 1024;
+inline constexpr size_t kMaxSplits = 16;  // a step takes about a megabyte
 
-using IdOfText = std::unordered_map<std::string_view, int32_t>;
+using IdOfText = std::unordered_map<std::string_view, int32_t, TextHash>;
 
 /// byte_token of a vocabulary in GPT-2's alphabet (bpe.h).
 std::vector<int32_t> byte_tokens_of_alphabet(const IdOfText& id_of);

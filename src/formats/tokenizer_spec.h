@@ -25,6 +25,7 @@ struct TokenMerge {
 
 struct TokenizerSpec {
     std::vector<std::string> tokens;  // [ids] bytes; an added token's content
+    std::vector<int32_t> unmapped;    // ids whose text is outside the alphabet: no piece is one
     std::vector<int32_t> byte_token;  // [256] the token of each byte, -1: none, dropped
     std::vector<TokenMerge> merges;   // distinct pairs
     bool ignore_merges = false;       // a piece that is a token is that token
@@ -48,8 +49,9 @@ struct TokenizerSpec {
 TokenizerSpec tokenizer_spec(const GgufFile& gguf);
 
 /// From a folder in Hugging Face's layout: tokenizer.json, or tiktoken.model where there is none
-/// (Kimi); tokenizer_config.json, special_tokens_map.json, generation_config.json and
-/// chat_template.jinja where they are there. Throws kd::Error naming file and field.
+/// (Kimi); tokenizer_config.json, special_tokens_map.json, generation_config.json (or the
+/// eos_token_id of config.json) and chat_template.jinja where they are there. Throws kd::Error
+/// naming file and field.
 TokenizerSpec tokenizer_spec_from_folder(const std::string& folder);
 
 }  // namespace kd

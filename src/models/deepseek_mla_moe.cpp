@@ -213,7 +213,7 @@ void DeepseekMlaMoe::project(const Projection& projection, const float* x, int64
                  .rows = rows,
                  .residual = residual,
                  .y = y,
-                 .quantised = workspace_.quantised.data()},
+                 .quantised = workspace_.quantised.span()},
                 stream);
 }
 

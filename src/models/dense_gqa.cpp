@@ -205,7 +205,7 @@ void DenseGqa::project(const Projection& projection, const float* x, int64_t row
                  .rows = rows,
                  .residual = residual,
                  .y = y,
-                 .quantised = workspace_.quantised.data()},
+                 .quantised = workspace_.quantised.span()},
                 stream);
 }
 

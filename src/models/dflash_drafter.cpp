@@ -6,11 +6,11 @@
 
 #include "base/check.h"
 #include "kernels/embed/embed.h"
-#include "kernels/quant_rows/quant_rows.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/swiglu/swiglu.h"
 #include "models/dflash_lattice.h"
 #include "models/dflash_workspace.h"
+#include "models/layer_ops.h"
 #include "models/rope.h"
 
 namespace kd {
@@ -49,20 +49,12 @@ DflashDrafter::DflashDrafter(DflashConfig config, DflashWeights weights, const D
 
 DflashDrafter::~DflashDrafter() = default;
 
-/// y = residual + x W^T + bias, on rows in the form that the weights' kernel takes.
+/// y = residual + x W^T + bias.
 void DflashDrafter::project(const LinearWeights& weights, const float* x, int64_t rows,
                             const float* bias, const float* residual, float* y) {
-    LinearParams params{
-        .weights = &weights, .rows = rows, .bias = bias, .residual = residual, .y = y};
-    QuantRows quantised;
-    if (stream_->kernels == Kernels::fast && weights.wants_quantised_rows()) {
-        quantised = QuantRows::in(workspace_->quantised.data(), rows, weights.columns());
-        quant_rows({.x = x, .out = quantised}, *stream_);
-        params.quantised = &quantised;
-    } else {
-        params.x = x;
-    }
-    linear(params, *stream_);
+    linear_of_floats(
+        {.weights = &weights, .x = x, .rows = rows, .bias = bias, .residual = residual, .y = y},
+        workspace_->quantised.span(), *stream_);
 }
 
 void DflashDrafter::norm(const float* x, const std::vector<float>& weight, float* y, int64_t rows,

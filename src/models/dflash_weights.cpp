@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
+#include <filesystem>
+#include <map>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -15,9 +17,16 @@ namespace {
 /// Takes tensors one by one; what nobody took is an error.
 class Reader {
   public:
-    explicit Reader(const DraftTensors& file) : file_(&file) {}
+    explicit Reader(const DraftTensors& file) : file_(&file) {
+        for (const DraftTensor& tensor : file.tensors()) {
+            const auto [at, is_new] = tensors_.emplace(plain_name(tensor.name), Entry{&tensor});
+            if (is_new) continue;
+            KD_THROW(corrupt, "{}: tensors '{}' and '{}' are the same", file.path(),
+                     printable(at->second.tensor->name), printable(tensor.name));
+        }
+    }
 
-    bool has(std::string_view name) const { return find(name) != nullptr; }
+    bool has(std::string_view name) const { return tensors_.contains(name); }
 
     WeightView matrix(std::string_view name, int64_t rows, int64_t columns) {
         const DraftTensor& tensor = take(name, {columns, rows});
@@ -40,25 +49,28 @@ class Reader {
         return tensor;
     }
 
-    /// Takes all tensors whose names begin so.
-    void skip(std::string_view prefix) {
-        for (const DraftTensor& tensor : file_->tensors()) {
-            if (plain_name(tensor.name).starts_with(prefix))
-                taken_.insert(std::string(tensor.name));
-        }
+    /// It may be there, and is not used.
+    void skip(std::string_view name) {
+        const auto found = tensors_.find(name);
+        if (found != tensors_.end()) found->second.taken = true;
     }
 
     void expect_all_taken() const {
-        for (const DraftTensor& tensor : file_->tensors()) {
-            if (taken_.contains(std::string(tensor.name))) continue;
+        for (const auto& [name, entry] : tensors_) {
+            if (entry.taken) continue;
             KD_THROW(unsupported,
                      "{}: tensor '{}' is not part of a DFlash drafter as its config "
                      "describes it",
-                     file_->path(), printable(tensor.name));
+                     file_->path(), printable(entry.tensor->name));
         }
     }
 
   private:
+    struct Entry {
+        const DraftTensor* tensor = nullptr;
+        bool taken = false;
+    };
+
     /// Some publishers put "model." before all names, early DSpark checkpoints "logit_head." before
     /// those of its heads.
     static std::string_view plain_name(std::string_view name) {
@@ -68,26 +80,13 @@ class Reader {
         return name;
     }
 
-    const DraftTensor* find(std::string_view name) const {
-        const DraftTensor* found = nullptr;
-        for (const DraftTensor& tensor : file_->tensors()) {
-            if (plain_name(tensor.name) != name) continue;
-            if (found != nullptr) {
-                KD_THROW(corrupt, "{}: tensors '{}' and '{}' are the same", file_->path(),
-                         printable(found->name), printable(tensor.name));
-            }
-            found = &tensor;
-        }
-        return found;
-    }
-
     const DraftTensor& at(std::string_view name) {
-        const DraftTensor* tensor = find(name);
-        if (tensor == nullptr) {
+        const auto found = tensors_.find(name);
+        if (found == tensors_.end()) {
             KD_THROW(corrupt, "{}: tensor {} is missing", file_->path(), name);
         }
-        taken_.insert(std::string(tensor->name));
-        return *tensor;
+        found->second.taken = true;
+        return *found->second.tensor;
     }
 
     const DraftTensor& take(std::string_view name, const std::vector<int64_t>& dims) {
@@ -112,7 +111,7 @@ class Reader {
     }
 
     const DraftTensors* file_;
-    std::set<std::string, std::less<>> taken_;
+    std::map<std::string_view, Entry> tensors_;  // by plain name
 };
 
 /// Parts of one linear layer are all quantised or none of them.
@@ -165,14 +164,8 @@ DflashLayer read_layer(Reader& reader, const DflashConfig& c, const std::string&
     return layer;
 }
 
-/// d2t holds target id - draft id; t2d, where it is there, marks the target ids that are drafted.
-std::vector<int32_t> read_target_ids(Reader& reader, const DflashConfig& c,
-                                     const std::string& path) {
-    if (c.draft_vocabulary == c.vocabulary) {
-        reader.skip("d2t");
-        reader.skip("t2d");
-        return {};
-    }
+/// d2t holds target id - draft id.
+std::vector<int32_t> read_offsets(Reader& reader, const DflashConfig& c, const std::string& path) {
     const DraftTensor& offsets = reader.raw("d2t", "I64", c.draft_vocabulary);
     std::vector<int32_t> ids;
     for (int32_t i = 0; i < c.draft_vocabulary; ++i) {
@@ -187,17 +180,33 @@ std::vector<int32_t> read_target_ids(Reader& reader, const DflashConfig& c,
         }
         ids.push_back(static_cast<int32_t>(offset + i));
     }
-    if (!reader.has("t2d")) return ids;
-    const DraftTensor& marks = reader.raw("t2d", "BOOL", c.vocabulary);
-    auto next = ids.begin();
-    for (int32_t token = 0; token < c.vocabulary; ++token) {
-        const bool drafted = next != ids.end() && *next == token;
-        if (drafted) ++next;
-        if ((marks.data[token] != std::byte{0}) != drafted) {
-            KD_THROW(corrupt, "{}: t2d[{}] contradicts d2t", path, token);
+    return ids;
+}
+
+/// Target ids by d2t. t2d, where it is there, marks those that are drafted. Of a whole vocabulary
+/// both may be absent, and must not rearrange it.
+std::vector<int32_t> read_target_ids(Reader& reader, const DflashConfig& c,
+                                     const std::string& path) {
+    const bool whole = c.draft_vocabulary == c.vocabulary;
+    std::vector<int32_t> ids(static_cast<size_t>(c.draft_vocabulary));
+    if (whole && !reader.has("d2t")) {
+        std::iota(ids.begin(), ids.end(), 0);
+    } else {
+        ids = read_offsets(reader, c, path);
+    }
+    if (reader.has("t2d")) {
+        const DraftTensor& marks = reader.raw("t2d", "BOOL", c.vocabulary);
+        auto next = ids.begin();
+        for (int32_t token = 0; token < c.vocabulary; ++token) {
+            const bool drafted = next != ids.end() && *next == token;
+            if (drafted) ++next;
+            if ((marks.data[token] != std::byte{0}) != drafted) {
+                KD_THROW(corrupt, "{}: t2d[{}] contradicts {}", path, token,
+                         whole ? "the whole vocabulary" : "d2t");
+            }
         }
     }
-    return ids;
+    return whole ? std::vector<int32_t>() : ids;
 }
 
 /// The drafter's own head, its vocabulary's rows of the target's, or the target's as it is.
@@ -271,35 +280,23 @@ void read_residual_head(const DflashConfig& c, DflashWeights& weights, Stream& s
     reader.expect_all_taken();
 }
 
-}  // namespace
-
-void check_dflash_target(const DflashConfig& config, const ModelConfig& target) {
-    const auto refuse = [&](std::string_view what, int64_t drafter, int64_t model) {
-        KD_THROW(invalid_argument,
-                 "{}: {} {}, and the target has {}: the drafter was made for "
-                 "another model",
-                 config.path, what, drafter, model);
-    };
-    if (config.target_hidden != target.hidden) {
-        refuse("target_hidden_size", config.target_hidden, target.hidden);
+std::string weights_path(const std::string& folder, const DflashConfig& c) {
+    if (!c.weights.empty()) return folder + "/" + c.weights;
+    const std::string path = folder + "/model.safetensors", index = path + ".index.json";
+    std::error_code error;
+    if (!std::filesystem::exists(path, error) && std::filesystem::exists(index, error)) {
+        KD_THROW(unsupported, "{}: a drafter in several safetensors files is not supported", index);
     }
-    if (config.vocabulary != target.vocabulary) {
-        refuse("vocab_size", config.vocabulary, target.vocabulary);
-    }
-    if (config.target_layer_count != 0 && config.target_layer_count != target.layers) {
-        refuse("num_target_layers", config.target_layer_count, target.layers);
-    }
-    if (config.target_layers.back() >= target.layers) {
-        refuse("target_layer_ids up to", config.target_layers.back(), target.layers);
-    }
+    return path;
 }
+
+}  // namespace
 
 DflashWeights load_dflash_weights(const std::string& folder, const DflashConfig& c,
                                   const ModelConfig& target, const SharedWeights& shared,
                                   Stream& stream) {
     DflashWeights weights;
-    const std::string file_name = c.weights.empty() ? "model.safetensors" : c.weights;
-    weights.file = std::make_unique<DraftTensors>(folder + "/" + file_name);
+    weights.file = std::make_unique<DraftTensors>(weights_path(folder, c));
     const std::string& path = weights.file->path();
     Reader reader(*weights.file);
     const auto features = std::ssize(c.target_layers) * int64_t{c.target_hidden};
@@ -327,7 +324,10 @@ DflashWeights load_dflash_weights(const std::string& folder, const DflashConfig&
     } else if (c.head != DraftHeadType::none) {
         read_markov_head(reader, c, weights.head, stream);
     }
-    if (c.confidence_head) reader.skip("confidence_head.");
+    if (c.confidence_head) {
+        reader.skip("confidence_head.proj.weight");
+        reader.skip("confidence_head.proj.bias");
+    }
     reader.expect_all_taken();
     if (stream.kernels == Kernels::fast) weights.file->release();
     return weights;

@@ -64,9 +64,6 @@ struct DflashWeights {
     DflashHead head;
 };
 
-/// Throws kd::Error naming field and values where the drafter was made for another target.
-void check_dflash_target(const DflashConfig& config, const ModelConfig& target);
-
 /// Loads FOLDER's weights. `shared` must outlive the result. Throws kd::Error naming file and
 /// tensor for one that is missing, surplus, misshapen or not finite, and for a vocabulary map that
 /// contradicts itself.

@@ -60,15 +60,16 @@ struct DflashDrafter::Workspace {
           gate(states() * head.rank),
           rows_of_tokens(states() * (c.hidden + head.rank)),
           log_mass(kMaxDraftDepths),
-          quantised(quantised_bytes(c, rows)) {}
+          quantised(quantised_bytes(c, rows, head.rank)) {}
 
     static int64_t states() { return int64_t{kMaxDraftDepths} * kStates; }
-    static int64_t quantised_bytes(const DflashConfig& c, int64_t rows) {
-        const auto features = std::ssize(c.target_layers) * int64_t{c.target_hidden};
+    /// For the widest input of a layer or of the fusion, or a gate's rows: one of them at a time.
+    static int64_t quantised_bytes(const DflashConfig& c, int64_t rows, int64_t rank) {
         const int64_t columns =
-            std::max({int64_t{c.hidden}, int64_t{c.heads} * c.head_dim, int64_t{c.intermediate}});
-        return static_cast<int64_t>(QuantRows::bytes(rows, std::max(features, columns)) +
-                                    QuantRows::bytes(states(), 2 * columns));
+            std::max({int64_t{c.hidden}, int64_t{c.heads} * c.head_dim, int64_t{c.intermediate},
+                      std::ssize(c.target_layers) * int64_t{c.target_hidden}});
+        return static_cast<int64_t>(std::max(QuantRows::bytes(rows, columns),
+                                             QuantRows::bytes(states(), c.hidden + rank)));
     }
 
     int64_t rows;

@@ -16,22 +16,30 @@ Projection stack(std::initializer_list<const ProjectionView*> parts, Stream& str
     return {.weights = LinearWeights(weights, stream), .bias = std::move(bias)};
 }
 
+void linear_of_floats(LinearParams params, std::span<std::byte> scratch, Stream& stream) {
+    QuantRows quantised;
+    if (stream.kernels == Kernels::fast && params.weights->wants_quantised_rows()) {
+        const int64_t columns = params.weights->columns();
+        const size_t bytes = QuantRows::bytes(params.rows, columns);
+        KD_CHECK(bytes <= scratch.size(), "rows [{}, {}] need {} bytes of {}", params.rows, columns,
+                 bytes, scratch.size());
+        quantised = QuantRows::in(scratch.data(), params.rows, columns);
+        quant_rows({.x = params.x, .out = quantised}, stream);
+        params.x = nullptr;
+        params.quantised = &quantised;
+    }
+    linear(params, stream);
+}
+
 void project(const ProjectParams& params, Stream& stream) {
     const Projection& projection = *params.projection;
-    LinearParams linear_params{.weights = &projection.weights,
-                               .rows = params.rows,
-                               .bias = projection.bias.empty() ? nullptr : projection.bias.data(),
-                               .residual = params.residual,
-                               .y = params.y};
-    QuantRows quantised;
-    if (stream.kernels == Kernels::fast && projection.weights.wants_quantised_rows()) {
-        quantised = QuantRows::in(params.quantised, params.rows, projection.weights.columns());
-        quant_rows({.x = params.x, .out = quantised}, stream);
-        linear_params.quantised = &quantised;
-    } else {
-        linear_params.x = params.x;
-    }
-    linear(linear_params, stream);
+    linear_of_floats({.weights = &projection.weights,
+                      .x = params.x,
+                      .rows = params.rows,
+                      .bias = projection.bias.empty() ? nullptr : projection.bias.data(),
+                      .residual = params.residual,
+                      .y = params.y},
+                     params.quantised, stream);
 }
 
 void check_batch(const ForwardBatch& batch, const ForwardLimits& limits,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <vector>
 
 #include "models/model.h"
@@ -24,14 +25,18 @@ struct ProjectionView {
 /// The matrices stacked by rows, and so their biases (of all or none).
 Projection stack(std::initializer_list<const ProjectionView*> parts, Stream& stream);
 
-/// y = residual + W x + bias, on rows in the form that the weights' kernel takes.
+/// linear() of the float rows params.x in the form that the weights' kernel takes. scratch: at least
+/// QuantRows::bytes(rows, inputs) where it wants them quantised; aborts for less.
+void linear_of_floats(LinearParams params, std::span<std::byte> scratch, Stream& stream);
+
+/// y = residual + W x + bias, by linear_of_floats.
 struct ProjectParams {
     const Projection* projection = nullptr;
     const float* x = nullptr;  // [rows, inputs]
     int64_t rows = 0;
     const float* residual = nullptr;  // [rows, outputs] or null; may be y
     float* y = nullptr;               // [rows, outputs]
-    std::byte* quantised = nullptr;   // scratch of QuantRows::bytes(rows, inputs)
+    std::span<std::byte> quantised;   // scratch
 };
 void project(const ProjectParams& params, Stream& stream);
 

@@ -316,7 +316,7 @@ TEST_F(EngineAbi, BadOptionsAreRefused) {
         EXPECT_STRNE(kdtree_last_error(), "");
     };
     expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.struct_bytes = 3; });
-    expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.drafter = 4; });
+    expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.drafter = 5; });
     expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.threads = -1; });
     expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.max_running_requests = -1; });
     expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.context_length = 1 << 20; });
@@ -328,6 +328,12 @@ TEST_F(EngineAbi, BadOptionsAreRefused) {
     expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.kv_evict_batch = 1.1; });
     expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.kv_evict_batch = std::nan(""); });
     expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.drafter = KDTREE_DRAFTER_ORACLE; });
+    expect_status(KDTREE_INVALID, [](kdtree_options& o) { o.drafter = KDTREE_DRAFTER_DFLASH; });
+    expect_status(KDTREE_NOT_FOUND, [](kdtree_options& o) {
+        o.drafter = KDTREE_DRAFTER_DFLASH;
+        o.draft_model_path = "/nowhere";
+    });
+    EXPECT_NE(std::strstr(kdtree_last_error(), "/nowhere/config.json"), nullptr);
     expect_status(KDTREE_NOT_FOUND, [](kdtree_options& o) { o.model = "no\nsuch"; });
     EXPECT_EQ(std::strchr(kdtree_last_error(), '\n'), nullptr);
     EXPECT_EQ(kdtree_engine_create(nullptr, nullptr), KDTREE_INVALID);

@@ -205,7 +205,7 @@ class Help(CliTest):
     def test_help_and_version(self):
         for arguments, words in [
             (["--help"], ["SYNOPSIS\n  kdtree ", "run", "bench"]),
-            (["run", "--help"], ["none|ngram|oracle", "fast|ref", "--stop", "EXAMPLE", "130"]),
+            (["run", "--help"], ["none|ngram|dflash|oracle", "fast|ref", "--stop", "EXAMPLE", "130"]),
             (["bench", "--help"], ["--modes", "8; policy: the", "EXAMPLE"]),
             (["--version"], ["kdtree 0."]),
         ]:

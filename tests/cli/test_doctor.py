@@ -84,6 +84,9 @@ class Tiny(DoctorTest):
         report = self.report("--model", self.tiny(), *oracle, "/no/such.json")
         self.assertIn("/no/such.json", self.problems(report)[0]["text"])
         self.refused("doctor", "--speculative-algorithm", "oracle", naming="profile")
+        dflash = ("--speculative-algorithm", "dflash", "--speculative-draft-model-path")
+        report = self.report("--model", self.tiny(), *dflash, "/no/such")
+        self.assertIn("/no/such/config.json", self.problems(report)[0]["text"])
 
     def test_models_that_cannot_be_run(self):
         environment = self.environment(KDTREE_CACHE=str(self.folder / "none"))

@@ -244,7 +244,7 @@ class RefusedLinesTest(TokenizeTest):
         template = self.write("raise.jinja", "{{ raise_exception('a\\nb' ~ messages[0].content) }}")
         line = jsonl([{"messages": [{"content": "x" * 5000}]}])
         answer = self.answers("--chat", "--chat-template", template, stdin=line, code=1)[0]
-        self.assertIn("a bxxx", answer["error"])
+        self.assertIn("a\\nbxxx", answer["error"])
         self.assertEqual(len(answer["error"]), 1003)
 
     def test_exit_code_counts(self):

@@ -161,7 +161,7 @@ TEST(ChatTemplate, IsBounded) {
     expect_has(refusal(doubling + "{% set n.x = n.x + n.x %}{% endfor %}"), "bytes of strings");
     expect_has(refusal(doubling + "{% set n.x = n.x ~ n.x %}{% endfor %}"), "bytes of strings");
     expect_has(refusal(doubling + "{% set n.x = n.x|replace('a', 'aa') %}{% endfor %}"),
-               "bytes of strings");
+               "more than");
     expect_has(refusal("{{ 'abcdefgh' * 99999999999 }}"), "bytes of strings");
     expect_has(refusal("{% set n = namespace(x=[1]) %}{% for i in range(60) %}"
                        "{% set n.x = n.x + n.x %}{% endfor %}"),
@@ -254,7 +254,7 @@ TEST(ChatTemplate, LongTextsCostTheirLength) {
     expect_has(often("{% if namespace(d) %}{% endif %}"), "bytes of strings");
     expect_has(refusal("{{ ('a,' * 9000000).split(',') }}"), "steps");
     expect_has(refusal("{{ ('a,' * 9000000).rsplit(',', 8000000) }}"), "steps");
-    const std::string name(1 << 20, 'a');
+    const std::string name(1 << 18, 'a');
     expect_has(refusal("{% set " + name + "b = 1 %}{% for i in range(9999) %}{% if " + name +
                        "c %}{% endif %}{% endfor %}"),
                "steps");
@@ -263,7 +263,7 @@ TEST(ChatTemplate, LongTextsCostTheirLength) {
 }
 
 TEST(ChatTemplate, DeepSourcesAndValuesAreRefused) {
-    constexpr int kDeep = 100000;
+    constexpr int kDeep = 50000;
     for (const auto& [open, close] : {std::pair<std::string, std::string>{"(", ")"},
                                       {"[", "]"},
                                       {"{'a':", "}"},

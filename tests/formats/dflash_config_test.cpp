@@ -99,6 +99,17 @@ TEST(DflashConfig, RefusesByName) {
     refused("/kdtree/weight", "x", "'weight' is not known");
     refused("/kdtree/weights", "../model.gguf", "the name of a file in the folder");
     refused("/kdtree/residual_head", "/etc/passwd", "the name of a file in the folder");
+    for (const std::string name : {"", ".model.gguf", "a\x1b[2J.gguf", "a\n.gguf", "a\xc2\x85"}) {
+        refused("/kdtree/weights", name, "the name of a file in the folder");
+    }
+    refused("/kdtree/weights", std::string("model.gguf\0x", 12), "'model.gguf\\x00x', not");
+    // C1 and a bidirectional override are shown escaped, and no character is cut in two.
+    refused("/hidden_act", "a\xc2\x9b\xe2\x80\xae", "'a\\xc2\\x9b\\xe2\\x80\\xae': only silu");
+    refused("/hidden_act", std::string(63, 'x') + "\xc3\xa9", "x\\xc3...': only silu");
+    refused("/rope_scaling", {{"factor", 2.0}}, "rope_scaling: a factor without rope_type");
+    refused("/rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}, {"wavelength", 3}},
+            "rope_scaling.wavelength: is not supported");
+    refused("/partial_rotary_factor", 0.5, "partial_rotary_factor: 0.5 is not supported");
     refused("/kdtree/greedy_power", {1.0, 1.0}, "an array of 7, one a draft");
     refused("/kdtree/target_sha256", "abc", "64 lower-case hex digits");
 

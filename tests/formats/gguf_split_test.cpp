@@ -5,9 +5,11 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "base/error.h"
+#include "formats/draft_tensors.h"
 #include "formats/gguf.h"
 #include "support/gguf_writer.h"
 
@@ -66,6 +68,29 @@ class GgufSplit : public testing::Test {
     TempPath folder_{""};
     GgufWriter parts_[3];
 };
+
+/// Resident bytes of this process's mapping of a file.
+int64_t resident_kb(const std::string& path) {
+    std::ifstream maps("/proc/self/smaps");
+    bool inside = false;
+    for (std::string line; std::getline(maps, line);) {
+        if (line.find('/') != line.npos) inside = line.ends_with(path);
+        if (inside && line.starts_with("Rss:")) return std::stoll(line.substr(4));
+    }
+    ADD_FAILURE() << path << " is not mapped";
+    return -1;
+}
+
+TEST_F(GgufSplit, ADraftersPartsAreAllReleased) {
+    write();
+    const DraftTensors tensors(path(2));
+    for (const DraftTensor& tensor : tensors.tensors()) {
+        EXPECT_NE(tensor.data[0], tensor.data[3]) << tensor.name;  // reads it
+    }
+    for (int part = 1; part <= 3; ++part) EXPECT_GT(resident_kb(path(part)), 0) << part;
+    tensors.release();
+    for (int part = 1; part <= 3; ++part) EXPECT_EQ(resident_kb(path(part)), 0) << part;
+}
 
 TEST_F(GgufSplit, AnyPartOpensTheWholeModel) {
     write();

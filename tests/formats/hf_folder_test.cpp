@@ -2,9 +2,12 @@
 // folders that lie.
 #include "formats/hf_folder.h"
 
+#include <dirent.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -13,6 +16,31 @@
 #include "base/error.h"
 #include "formats/model_file.h"
 #include "support/hf_writer.h"
+
+namespace {
+
+int readable_entries = -1;  // of folders, then their reading fails; -1: all
+
+/// In place of the C library's, as folders on a network fail.
+template <class Entry>
+Entry* read_entry(const char* name, DIR* folder) {
+    if (readable_entries == 0) {
+        errno = EIO;
+        return nullptr;
+    }
+    if (readable_entries > 0) --readable_entries;
+    return reinterpret_cast<Entry* (*)(DIR*)>(dlsym(RTLD_NEXT, name))(folder);
+}
+
+}  // namespace
+
+extern "C" dirent* readdir(DIR* folder) {
+    return read_entry<dirent>("readdir", folder);
+}
+
+extern "C" dirent64* readdir64(DIR* folder) {
+    return read_entry<dirent64>("readdir64", folder);
+}
 
 namespace kd {
 namespace {
@@ -128,6 +156,27 @@ TEST(HfFolder, PathsThatAreNoFolder) {
     std::filesystem::remove(folder.path() + "/config.json");
     std::filesystem::create_directory(folder.path() + "/config.json");
     expect_refused(folder.path(), {"config.json", "is a directory"});
+}
+
+TEST(HfFolder, ListingsThatBreakOff) {
+    const TempFolder folder;
+    folder.write("notes.txt", "text");
+    folder.write("more.txt", "text");
+    readable_entries = 3;  // two of them are . and ..
+    const std::string said = refusal(folder.path());
+    EXPECT_EQ(readable_entries, 0);
+    readable_entries = -1;
+    EXPECT_NE(said.find("has no config.json"), said.npos) << said;
+}
+
+TEST(HfFolder, LimitsItsJson) {
+    const TempFolder folder;
+    const Json index = write_hf_shards(folder, kConfig, three_tensors(), 2);
+    const std::string spaces(kMaxJsonBytes, ' ');
+    folder.write("model.safetensors.index.json", index.dump() + spaces);
+    EXPECT_EQ(ModelFile(folder.path()).tensors().size(), 3u);
+    folder.write("config.json", kConfig.dump() + spaces);
+    expect_refused(folder.path(), {"config.json", "at most 16777216 are read"});
 }
 
 TEST(HfFolder, ConfigsThatAreNoConfig) {
@@ -345,6 +394,12 @@ TEST(HfFolder, QuantisedWeightsThatDoNotFitTheirScales) {
     refused(int4_config(), int4_tensors(),
             [](Tensors& t) { t[2].data = raw_bytes(int64_t{-2}) + raw_bytes(INT64_MAX); },
             {"x.weight_packed", "[-2, 9223372036854775807]"});
+    refused(int4_config(), int4_tensors(),
+            [](Tensors& t) {
+                t[2].shape = {1000};
+                t[2].data = std::string(8000, '\0');
+            },
+            {"x.weight_packed", "does not hold the matrix [] in groups"});
     refused(int4_config(), int4_tensors(), [](Tensors& t) { t[0].type = "F32"; },
             {"x.weight_packed", "F32"});
     refused(int4_config(), int4_tensors(),

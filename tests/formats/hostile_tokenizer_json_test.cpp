@@ -18,7 +18,7 @@ const std::map<std::string, std::string>& fixture_files(const std::string& famil
 
 /// What is said of the folder, less its path; empty if nothing.
 std::string refusal(const std::map<std::string, std::string>& files) {
-    const TempFolder folder(files);
+    const FilesFolder folder(files);
     try {
         Tokenizer tokenizer(tokenizer_spec_from_folder(folder.path()));
     } catch (const Error& error) {

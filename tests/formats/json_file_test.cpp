@@ -75,6 +75,17 @@ TEST(JsonFile, ReadsALargeObjectInNearLinearTime) {
     EXPECT_EQ(refusal(text + ",\"k7\":1}"), "a.json: key 'k7' stands there twice");
 }
 
+TEST(JsonFile, LimitsTheBytes) {
+    const std::string large(kMaxJsonBytes, ' ');
+    EXPECT_EQ(refusal("1" + large), "a.json: 16777217 bytes (at most 16777216 are read)");
+    const TempPath file;
+    write_test_file(file.path(), "1" + large);
+    EXPECT_EQ(refusal_of([&] { read_json_file(file.path()); }),
+              file.path() + ": 16777217 bytes (at most 16777216 are read)");
+    EXPECT_EQ(read_json_file(file.path(), kMaxLargeJsonBytes), 1);
+    EXPECT_NE(refusal_of([&] { read_json_file(file.path(), 7); }), "");
+}
+
 TEST(JsonFile, ReadsFiles) {
     const TempPath file;
     write_test_file(file.path(), R"({"a": 1})");

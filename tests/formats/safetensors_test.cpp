@@ -98,7 +98,7 @@ TEST(Safetensors, WhatThePackageWrote) {
         const SafetensorsEntry* entry = file.find(name);
         ASSERT_NE(entry, nullptr);
         EXPECT_EQ(entry->name, name);
-        EXPECT_EQ(name_of(entry->type), expected.at("type"));
+        EXPECT_EQ(name_of(entry->type), expected.at("type").get<std::string>());
         EXPECT_EQ(entry->shape, expected.at("shape").get<std::vector<int64_t>>());
         EXPECT_EQ(data_of(*entry), bytes_of_hex(expected.at("data")));
     }

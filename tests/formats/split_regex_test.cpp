@@ -13,7 +13,7 @@ using Pieces = std::vector<std::string_view>;
 
 Pieces matches(std::string_view pattern, std::string_view text) {
     const SplitRegex regex(pattern);
-    SplitRegex::Scratch scratch(regex);
+    SplitRegex::Scratch scratch(regex, text.size());
     std::vector<TextRange> ranges;
     regex.find_all(text, scratch, ranges);
     Pieces pieces;

@@ -90,12 +90,12 @@ class Family : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(Family, GivesTheIdsOfTheReference) {
-    const TempFolder folder(files_of(GetParam()));
+    const FilesFolder folder(files_of(GetParam()));
     compare(Tokenizer(tokenizer_spec_from_folder(folder.path())), "hashes");
 }
 
 TEST_P(Family, GivesThemFromGgufAndLosesNothing) {
-    const TempFolder folder(files_of(GetParam()));
+    const FilesFolder folder(files_of(GetParam()));
     const TokenizerSpec spec = tokenizer_spec_from_folder(folder.path());
     const bool normalizes = spec.normalizer == Normalizer::nfc;
     EXPECT_EQ(normalizes, GetParam().starts_with("qwen"));
@@ -131,7 +131,7 @@ double encode_seconds(const Tokenizer& tokenizer, std::string_view text) {
 
 // Four times the text: about 4 to 6 times the time, 16 times where something is quadratic.
 TEST_P(Family, TimeGrowsWithTheText) {
-    const TempFolder folder(files_of(GetParam()));
+    const FilesFolder folder(files_of(GetParam()));
     const Tokenizer tokenizer(tokenizer_spec_from_folder(folder.path()));
     constexpr size_t kBytes = 1 << 15;
     for (const std::string unit :
@@ -163,7 +163,7 @@ TEST(TokenizerFolder, ReadsWhatStandsBesideTheVocabulary) {
         "chat_template": [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]})";
     files["special_tokens_map.json"] =
         R"({"eos_token": "<left>", "unk_token": {"content": "<|endoftext|>"}})";
-    const TempFolder folder(files);
+    const FilesFolder folder(files);
     const TokenizerSpec spec = tokenizer_spec_from_folder(folder.path());
     const Tokenizer tokenizer(spec);
     const int32_t first = spec.added.front().id;
@@ -196,7 +196,7 @@ TEST(TokenizerFolder, ReadsWhatStandsBesideTheVocabulary) {
 }
 
 TEST(TokenizerFolder, ReadsKimisSpecialTokens) {
-    const TempFolder folder(files_of("kimi"));
+    const FilesFolder folder(files_of("kimi"));
     const TokenizerSpec spec = tokenizer_spec_from_folder(folder.path());
     const Tokenizer tokenizer(spec);
     const int32_t first = spec.added.front().id;

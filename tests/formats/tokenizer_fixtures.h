@@ -2,17 +2,15 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "base/check.h"
 #include "formats/json_file.h"
-#include "support/gguf_writer.h"
+#include "support/hf_writer.h"
 
 namespace kd {
 
@@ -31,21 +29,15 @@ inline Json read_fixture(const std::string& name) {
 }
 
 /// A folder with these files, removed at the end.
-class TempFolder {
+class FilesFolder {
   public:
-    explicit TempFolder(const std::map<std::string, std::string>& files) {
-        std::filesystem::create_directory(path_.path());
-        for (const auto& [name, content] : files) {
-            write_test_file(path_.path() + "/" + name, content);
-        }
+    explicit FilesFolder(const std::map<std::string, std::string>& files) {
+        for (const auto& [name, content] : files) folder_.write(name, content);
     }
-    ~TempFolder() { std::filesystem::remove_all(path_.path()); }
-    TempFolder(const TempFolder&) = delete;
-    TempFolder& operator=(const TempFolder&) = delete;
-    const std::string& path() const { return path_.path(); }
+    const std::string& path() const { return folder_.path(); }
 
   private:
-    TempPath path_{""};
+    TempFolder folder_;
 };
 
 }  // namespace kd

@@ -2,33 +2,18 @@
 
 #include "kernel_test.h"
 #include "kernels/cases/random.h"
+#include "kernels/edge_scores/edge_scores_cases.h"
 
 namespace kd {
 namespace {
-
-struct Case {
-    const char* name;
-    int32_t states;
-    int64_t rank;
-    std::vector<int32_t> parents;
-    std::vector<int32_t> children;
-};
-
-const std::vector<Case>& cases() {
-    static const std::vector<Case> all = {
-        {"one", 1, 1, {1}, {1}},
-        {"tail", 5, 37, {5, 3, 0}, {5, 1, 2}},
-        {"smol", 32, 256, {32, 32, 32, 32, 32, 32}, {32, 32, 32, 32, 32, 31}}};
-    return all;
-}
 
 struct Inputs {
     std::vector<float> parent, child, logit, log_mass;
     EdgeScoresParams params;
     int64_t edges = 0;
 
-    explicit Inputs(const Case& test) {
-        CaseRandom random(11);
+    explicit Inputs(const EdgeScoresCase& test) {
+        CaseRandom random(test.seed);
         const auto depths = std::ssize(test.parents);
         parent = random.values(depths * test.states * test.rank);
         child = random.values(depths * test.states * test.rank);
@@ -57,14 +42,14 @@ TEST(EdgeScores, AgreeWithTheReference) {
     ThreadPool one(1), two(2);
     Stream single{&one, Kernels::fast}, stream{&two, Kernels::fast};
     Stream reference{&one, Kernels::reference};
-    for (const Case& test : cases()) {
+    for (const EdgeScoresCase& test : edge_scores_cases()) {
         SCOPED_TRACE(test.name);
         Inputs in(test);
         const std::vector<float> exact = in.run(reference);
         for_each_target([&] {
             const std::vector<float> fast = in.run(stream);
-            // Scores of about 10 + sqrt(rank), a rounding for each product in a lane.
-            EXPECT_TRUE(within(fast, exact, test.states, [&](size_t) { return 40 * 0x1p-20; }));
+            const double tolerance = edge_scores_tolerance(test);
+            EXPECT_TRUE(within(fast, exact, test.states, [&](size_t) { return tolerance; }));
             EXPECT_TRUE(same_bits(in.run(single), fast));
         });
     }
@@ -104,7 +89,7 @@ TEST(EdgeScores, ShareTheMassOfTheirDepth) {
     ThreadPool threads(1);
     for (const Kernels kernels : {Kernels::fast, Kernels::reference}) {
         Stream stream{&threads, kernels};
-        const Case& test = cases()[2];
+        const EdgeScoresCase& test = edge_scores_cases()[2];
         Inputs in(test);
         const std::vector<float> edge = in.run(stream);
         for (size_t row = 0; row < edge.size() / 32; ++row) {
@@ -119,7 +104,7 @@ TEST(EdgeScores, ShareTheMassOfTheirDepth) {
 
 TEST(EdgeScores, WhatIsNotFiniteHasNoEdge) {
     ThreadPool threads(1);
-    const Case test{"", 3, 8, {3}, {3}};
+    const EdgeScoresCase test{"", 3, 8, {3}, {3}, 11};
     Inputs in(test);
     in.child[3] = kNaN;                                         // child 0, of all parents
     in.parent[2 * 8] = std::numeric_limits<float>::infinity();  // parent 2, to all children

@@ -297,7 +297,8 @@ TEST(DeepseekGguf, TensorsAndKeysAreTheConverters) {
         EXPECT_EQ(found->dims, tensor["dims"].get<std::vector<int64_t>>()) << name;
         const std::string_view bytes(reinterpret_cast<const char*>(found->data),
                                      static_cast<size_t>(found->bytes));
-        EXPECT_EQ(fmt::format("{:016x}", counter_hash(bytes)), tensor["fnv"]) << name;
+        EXPECT_EQ(fmt::format("{:016x}", counter_hash(bytes)), tensor["fnv"].get<std::string>())
+            << name;
     }
     for (const auto& [key, value] : expected["metadata"].items()) {
         if (value.is_boolean()) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 
 #include "base/dtype.h"
@@ -57,6 +58,11 @@ Encoded encode(const json& description, const std::string& name, const std::vect
         for (const auto& id : ids) bytes[id.get<size_t>()] = '\1';
         return {"BOOL", bytes};
     }
+    if (kind == "i32") {
+        size_t count = 1;
+        for (const int64_t dim : shape) count *= static_cast<size_t>(dim);
+        return {"I32", std::string(count * 4, '\0')};
+    }
     const std::string full_name = description["name"].get<std::string>() + "/" + name;
     return {"BF16", bf16_bytes(dflash_values(full_name, shape, kind))};
 }
@@ -85,6 +91,11 @@ std::vector<float> dflash_values(const std::string& name, const std::vector<int6
     const double wide = std::sqrt(3.0 / static_cast<double>(shape.back()));
     if (kind == "norm") return counter_norm(name, count);
     if (kind == "bias") return counter_bias(name, count);
+    if (kind == "nan") {
+        std::vector<float> values = counter_values(name, count, 0, 1);
+        values.back() = std::numeric_limits<float>::quiet_NaN();
+        return values;
+    }
     const double scale = kind == "matrix" ? wide : kind == "head" ? 4 * wide : 1.0;
     return counter_values(name, count, 0, scale);
 }
@@ -109,6 +120,33 @@ std::string write_dflash_checkpoint(const json& description) {
         write_test_file(path + "/" + name, safetensors_bytes(file.first.dump(), file.second));
     }
     return path;
+}
+
+std::string write_dflash_gguf(const json& description, DType type) {
+    json quantised = description;
+    json& tensors = quantised["tensors"];
+    json others = json::array();
+    GgufWriter writer;
+    for (const json& tensor : tensors) {
+        if (tensor[3] != "model.safetensors") {
+            others.push_back(tensor);
+            continue;
+        }
+        const auto name = tensor[0].get<std::string>();
+        const auto shape = tensor[1].get<std::vector<int64_t>>();
+        const std::vector<float> values =
+            dflash_values(description["name"].get<std::string>() + "/" + name, shape,
+                          tensor[2].get<std::string>());
+        const bool blocks = shape.size() == 2 && shape.back() % 32 == 0;
+        writer.add_tensor(name, blocks ? type : DType::f32,
+                          shape.size() == 2 ? static_cast<uint64_t>(shape[0]) : 0,
+                          static_cast<uint64_t>(shape.back()), values);
+    }
+    tensors = others;
+    quantised["config"]["kdtree"]["weights"] = "model.gguf";
+    const std::string folder = write_dflash_checkpoint(quantised);
+    writer.write(folder + "/model.gguf");
+    return folder;
 }
 
 json tiny_dflash_case(const std::string& name) {

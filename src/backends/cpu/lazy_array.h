@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 namespace kd {
@@ -25,6 +26,7 @@ class LazyArray {
 
     T* data() const { return data_; }
     int64_t count() const { return static_cast<int64_t>(bytes_ / sizeof(T)); }
+    std::span<T> span() const { return {data_, static_cast<size_t>(count())}; }
 
   private:
     size_t bytes_;

@@ -79,6 +79,8 @@ SpeculativeAlgorithm algorithm_of(int32_t drafter) {
             return SpeculativeAlgorithm::ngram;
         case KDTREE_DRAFTER_ORACLE:
             return SpeculativeAlgorithm::oracle;
+        case KDTREE_DRAFTER_DFLASH:
+            return SpeculativeAlgorithm::dflash;
         default:
             KD_THROW(invalid_argument, "options.drafter {} is none of kdtree_drafter", drafter);
     }
