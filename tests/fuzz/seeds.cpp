@@ -67,13 +67,15 @@ std::vector<std::pair<std::string, std::string>> config_seeds() {
     std::vector<std::pair<std::string, std::string>> seeds;
     for (const std::string fixture : {"dense_gqa", "deepseek"}) {
         std::ifstream file(KD_TEST_DATA "/models/" + fixture + ".json");
-        for (const auto& each : nlohmann::ordered_json::parse(file).at("cases")) {
+        const auto json = nlohmann::ordered_json::parse(file);
+        for (const auto& each : json.at("cases")) {
             const auto name = fmt::format("{}-{}", fixture, each.at("name").get<std::string>());
             seeds.emplace_back(name, folder(each.at("config").dump(), {}));
         }
     }
     std::ifstream drafters(KD_TEST_DATA "/models/dflash.json");
-    for (const auto& each : nlohmann::json::parse(drafters).at("cases")) {
+    const auto json = nlohmann::json::parse(drafters);
+    for (const auto& each : json.at("cases")) {
         const auto name = fmt::format("dflash-{}", each.at("name").get<std::string>());
         seeds.emplace_back(name, folder(each.at("config").dump(), {}));
     }
