@@ -142,11 +142,12 @@ struct Difference {
     double rms() const { return std::sqrt(squares / std::max(compared, 1)); }
 };
 
-void expect_int8_noise(const Difference& off, int least) {
+/// times: how often the hidden state's noise reaches a logit through the output's rows.
+void expect_int8_noise(const Difference& off, int least, int times = 1) {
     EXPECT_GT(off.compared, least);
     EXPECT_GT(off.worst, 0);
-    EXPECT_LT(off.rms(), kInt8Noise);
-    EXPECT_LT(off.worst, 10 * kInt8Noise);
+    EXPECT_LT(off.rms(), times * kInt8Noise);
+    EXPECT_LT(off.worst, times * 10 * kInt8Noise);
 }
 
 /// Of one row in two lattices, over the tokens that both have: what else is a candidate moves all
@@ -217,16 +218,17 @@ TEST(DflashWeights, QuantisedDraftsAgree) {
     for (const char* name : {"full", "residual", "dspark"}) {
         SCOPED_TRACE(name);
         const json description = dflash_case(name);
+        const int times = description["name"] == "residual" ? 2 : 1;  // E h + E Wo s(h)
         const std::string folder = write_dflash_gguf(description, DType::q8_0);
         const Difference kernels = fast_against_reference(description, folder);
         RecordProperty(std::string(name) + "_kernels", std::to_string(kernels.rms()));
-        expect_int8_noise(kernels, 150);
+        expect_int8_noise(kernels, 150, times);
         Subject published(description, Kernels::reference);
         Subject quantised(description, folder, Kernels::reference);
         LatticeStorage expected = published.draft_at(70), drafted = quantised.draft_at(70);
         const Difference weights = difference(drafted.view(), expected.view());
         RecordProperty(std::string(name) + "_weights", std::to_string(weights.rms()));
-        expect_int8_noise(weights, 150);
+        expect_int8_noise(weights, 150, times);
     }
 }
 
