@@ -123,7 +123,9 @@ Value call_function(Context& context, Function function, const Arguments& argume
     switch (function) {
         case Function::raise_exception: {
             const Bound bound(context, "raise_exception", arguments, {"message"}, 1);
-            KD_THROW(invalid_argument, "{}", one_line(to_text(context, bound.value(0))));
+            const std::string message = one_line(to_text(context, bound.value(0)));
+            if (message.empty()) context.fail("raise_exception without a message");
+            KD_THROW(invalid_argument, "{}", message);
         }
         case Function::strftime_now:
             return strftime_now(context, arguments);

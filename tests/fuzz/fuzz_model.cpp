@@ -1,14 +1,16 @@
-// Arbitrary bytes as a model file whose weights are loaded and run: one chunk through one forward
-// pass. As in fuzz_gguf.cpp, a file may be refused with kd::Error in one line, and nothing else may
-// happen.
+// Arbitrary bytes as a model file: its tensors are held against its shape, then loaded and run: one
+// chunk through one forward pass. As in fuzz_gguf.cpp, a file may be refused with kd::Error in one
+// line, and nothing else may happen.
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "backends/cpu/lazy_array.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "formats/model_config.h"
 #include "formats/model_file.h"
 #include "fuzz/memory_file.h"
 #include "models/model.h"
@@ -17,6 +19,16 @@ namespace kd {
 namespace {
 
 constexpr int32_t kRows = 3;
+
+/// Holds the tensors against the shape of the model.
+void check_against_shape(const ModelFile& file) {
+    std::vector<std::string> faults;
+    const ModelConfig config = read_model_config(file);
+    check_tensors(file, config, faults);
+    for (const std::string& fault : faults) {
+        KD_CHECK(!fault.empty() && fault.find('\n') == fault.npos, "fault: {}", fault);
+    }
+}
 
 /// Loads the weights and runs one causal chunk on an empty cache.
 void run_model(const ModelFile& model_file) {
@@ -57,7 +69,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     static MemoryFile file;
     file.set({data, bytes});
     try {
-        run_model(ModelFile(file.path()));
+        const ModelFile model_file(file.path());
+        check_against_shape(model_file);
+        run_model(model_file);
     } catch (const Error& error) {
         const std::string_view message = error.what();
         KD_CHECK(!message.empty() && message.find('\n') == message.npos, "message: {}", message);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace kd {
 
 namespace {
@@ -93,6 +95,51 @@ GgufWriter foreign_tensors() {
     return writer;
 }
 
+void set_shape(GgufWriter& writer, const std::string& architecture) {
+    writer.set_string("general.architecture", architecture);
+    for (const auto& [key, value] : {std::pair{"block_count", 2u},
+                                     {"context_length", 64u},
+                                     {"embedding_length", 32u},
+                                     {"feed_forward_length", 32u},
+                                     {"attention.head_count", 4u}}) {
+        writer.set(fmt::format("{}.{}", architecture, key), value);
+    }
+    writer.set(architecture + ".attention.layer_norm_rms_epsilon", 1e-5f);
+    writer.set_strings("tokenizer.ggml.tokens", {"a", "b"});
+}
+
+/// Metadata of DeepSeek models, in the form before and since attention is absorbed.
+GgufWriter deepseek_metadata(bool absorbed) {
+    GgufWriter writer;
+    set_shape(writer, "deepseek2");
+    const std::string suffix = absorbed ? "_mla" : "";
+    if (absorbed) {
+        writer.set("deepseek2.attention.key_length", 24u);
+        writer.set("deepseek2.attention.value_length", 16u);
+    }
+    for (const auto& [key, value] : {std::pair<std::string, uint32_t>{"attention.q_lora_rank", 16},
+                                     {"attention.kv_lora_rank", 16},
+                                     {"rope.dimension_count", 8},
+                                     {"attention.key_length" + suffix, 16},
+                                     {"attention.value_length" + suffix, 8},
+                                     {"leading_dense_block_count", 1},
+                                     {"expert_count", 4},
+                                     {"expert_used_count", 2},
+                                     {"expert_group_count", 2},
+                                     {"expert_group_used_count", 1},
+                                     {"expert_feed_forward_length", 32},
+                                     {"expert_shared_count", 1},
+                                     {"expert_gating_func", absorbed ? 2 : 1}}) {
+        writer.set("deepseek2." + key, value);
+    }
+    writer.set("deepseek2.expert_weights_scale", 2.5f);
+    writer.set("deepseek2.expert_weights_norm", true);
+    writer.set_string("deepseek2.rope.scaling.type", "yarn");
+    writer.set("deepseek2.rope.scaling.factor", 4.0f);
+    writer.set("deepseek2.rope.scaling.original_context_length", 16u);
+    return writer;
+}
+
 }  // namespace
 
 GgufWriter smallest_model(DType weights) {
@@ -142,6 +189,14 @@ std::vector<std::pair<std::string, std::string>> gguf_seeds() {
     add("metadata", all_metadata());
     add("tensors", all_tensors());
     add("foreign", foreign_tensors());
+    add("deepseek", deepseek_metadata(false));
+    add("deepseek-absorbed", deepseek_metadata(true));
+    for (const std::string key : {"attention.scale", "expert_count", "attention.sliding_window"}) {
+        GgufWriter asks_for_more;
+        set_shape(asks_for_more, "qwen2");
+        asks_for_more.set("qwen2." + key, 8u);
+        add("qwen2-" + key, asks_for_more);
+    }
     const std::string parts = part(0).bytes() + part(1).bytes();
     seeds.emplace_back("parts", parts);
     seeds.emplace_back("parts-cut-off", parts.substr(0, parts.size() - 8));

@@ -60,11 +60,11 @@ Seeds safetensors_seeds() {
 
 /// Folders as fuzz_config.cpp parts them: every model and drafter of the unit tests with the
 /// weights file of a folder that has none, and two whose quantised weights are put together.
-std::vector<std::pair<std::string, std::string>> config_seeds() {
+Seeds config_seeds() {
     const auto folder = [](const std::string& config, const std::vector<HfTensor>& tensors) {
         return config + '\xFF' + safetensors_bytes(tensors);
     };
-    std::vector<std::pair<std::string, std::string>> seeds;
+    Seeds seeds;
     for (const std::string fixture : {"dense_gqa", "deepseek"}) {
         std::ifstream file(KD_TEST_DATA "/models/" + fixture + ".json");
         const auto json = nlohmann::ordered_json::parse(file);
@@ -160,6 +160,33 @@ Seeds tokenizer_folder_seeds() {
         seeds.emplace_back(
             fmt::format("folder-{}", seeds.size()),
             fmt::format("{}{}{}\xFF{}\xFF{{\"eos_token_id\":[1,6]}}", head, step, tail, config));
+    }
+    // What regexes may hold, and one of each kind that is refused.
+    for (const std::string regex : {R"((?:ab)+|(?>c+)c|(d)(?=e)|a{2}|b{2,}|c{,2}d|a+?b*+c??|.)",
+                                    R"(\x41\x{1F600}\u00e9\t\f\d\D\S[\s-])", R"(^a)", R"(a{3,2})",
+                                    R"(a{100000})", R"((?<n>a))", R"((?i:é))", R"((?i:ss))",
+                                    R"(\x{})", R"(\u12)", R"(\w)", R"((a)", R"([a)"}) {
+        seeds.emplace_back(fmt::format("regex-{}", seeds.size()),
+                           fmt::format(R"({}{{"type":"Split","pattern":{{"Regex":"{}"}},)"
+                                       R"("behavior":"Isolated"}},{})",
+                                       head, regex, tail));
+    }
+    // One place of a good folder changed.
+    const std::string good = head + tail;
+    for (const auto& [from, to] :
+         {std::pair{R"("a b")", R"("a  b")"},
+          {R"("a b")", R"(["a"])"},
+          {R"("decoder":{"type":"ByteLevel"})",
+           R"("decoder":{"type":"Sequence","decoders":[{"type":"ByteLevel"},{"type":"Fuse"}]})"},
+          {R"("id":7)", R"("id":9)"},
+          {"caf\\u00e9", "<|im_end|>"},
+          {"caf\\u00e9", ""},
+          {R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false})", ""},
+          {R"("ignore_merges")", R"("unk_token":"?","ignore_merges")"},
+          {R"("vocab":{"a":0)", R"("vocab":{"a":3)"}}) {
+        std::string changed = good;
+        changed.replace(changed.find(from), std::string_view(from).size(), to);
+        seeds.emplace_back(fmt::format("changed-{}", seeds.size()), changed);
     }
     const Json families = read_fixture("tokenizer_families.json.gz");
     for (const auto& [name, family] : families.at("families").items()) {
