@@ -67,7 +67,7 @@ limits_of() {
     case "$1" in
     chat_template) echo -timeout=60 -malloc_limit_mb=512 -rss_limit_mb=2048 -max_len=8192 ;;
     gguf | model | safetensors) echo -timeout=10 -malloc_limit_mb=64 -rss_limit_mb=2048 -max_len=65536 ;;
-    tokenizer_json) echo -timeout=10 -malloc_limit_mb=256 -rss_limit_mb=2048 -max_len=8192 ;;
+    tokenizer_json | config) echo -timeout=10 -malloc_limit_mb=256 -rss_limit_mb=2048 -max_len=8192 ;;
     # Its first request measures the cost table.
     abi) echo -timeout=60 -malloc_limit_mb=256 -rss_limit_mb=2048 -max_len=4096 ;;
     *) echo -timeout=10 -malloc_limit_mb=256 -rss_limit_mb=2048 -max_len=4096 ;;

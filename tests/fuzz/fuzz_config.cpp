@@ -1,6 +1,7 @@
-// Arbitrary model and drafter folders. Input: config.json, a byte 0xFF, which JSON has nowhere,
-// model.safetensors. The configuration may be refused with kd::Error, in one line; one that is read
-// keeps its promises.
+// Arbitrary model and drafter folders. Input: config.json, model.safetensors.index.json and the
+// weights, parted by a byte 0xFF, which JSON has nowhere; without an index the weights are
+// model.safetensors, otherwise model-1.safetensors. The configuration may be refused with
+// kd::Error, in one line; one that is read keeps its promises.
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -52,6 +53,7 @@ void check_model(const ModelFile& file) {
     KD_CHECK(taken == faults.empty(), "{} faults, read: {}", faults.size(), taken);
     for (const std::string& fault : faults) check_line(fault);
     if (!taken) return;
+    KD_CHECK(!name_of(config.rope_scaling.type).empty(), "a scaling without a name");
     KD_CHECK(config.rope_dim % 2 == 0 && config.rope_dim <= config.head_dim, "{} of {} rotate",
              config.rope_dim, config.head_dim);
     if (config.mla.kv_lora == 0) {
@@ -60,8 +62,10 @@ void check_model(const ModelFile& file) {
 }
 
 void check_drafter(const std::string& folder) {
+    is_taken([&] { is_dflash_folder(folder); });
     DflashConfig config;
     if (!is_taken([&] { config = read_dflash_config(folder); })) return;
+    is_taken([&] { check_dflash_target(config, {.layers = 4, .hidden = 64, .vocabulary = 320}); });
     check_heads(config.heads, config.kv_heads, config.head_dim, config.rope_scaling.factor);
     KD_CHECK(config.drafts > 0 && config.first_row + config.drafts <= config.block,
              "{} drafts from row {} of {}", config.drafts, config.first_row, config.block);
@@ -76,10 +80,20 @@ void check_drafter(const std::string& folder) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     using namespace kd;
     static const TempFolder kFolder;
-    const std::string_view input(reinterpret_cast<const char*>(data), bytes);
-    const size_t end = std::min(input.find('\xFF'), input.size());
-    kFolder.write("config.json", input.substr(0, end));
-    kFolder.write("model.safetensors", input.substr(std::min(end + 1, input.size())));
+    std::string_view rest(reinterpret_cast<const char*>(data), bytes);
+    const auto take = [&] {
+        const size_t end = std::min(rest.find('\xFF'), rest.size());
+        const std::string_view part = rest.substr(0, end);
+        rest.remove_prefix(std::min(end + 1, rest.size()));
+        return part;
+    };
+    for (const auto& entry : std::filesystem::directory_iterator(kFolder.path())) {
+        std::filesystem::remove(entry.path());
+    }
+    kFolder.write("config.json", take());
+    const std::string_view index = take();
+    if (!index.empty()) kFolder.write("model.safetensors.index.json", index);
+    kFolder.write(index.empty() ? "model.safetensors" : "model-1.safetensors", rest);
     is_taken([] { check_model(ModelFile(kFolder.path(), ForeignTensors::list)); });
     check_drafter(kFolder.path());
     return 0;

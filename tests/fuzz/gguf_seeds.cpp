@@ -191,7 +191,9 @@ std::vector<std::pair<std::string, std::string>> gguf_seeds() {
     add("foreign", foreign_tensors());
     add("deepseek", deepseek_metadata(false));
     add("deepseek-absorbed", deepseek_metadata(true));
-    for (const std::string key : {"attention.scale", "expert_count", "attention.sliding_window"}) {
+    for (const std::string key :
+         {"attention.scale", "expert_count", "attention.sliding_window", "vocab_size",
+          "rope.dimension_sections", "attention.key_length", "attention.value_length"}) {
         GgufWriter asks_for_more;
         set_shape(asks_for_more, "qwen2");
         asks_for_more.set("qwen2." + key, 8u);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,44 +59,134 @@ Seeds safetensors_seeds() {
     return seeds;
 }
 
+/// config.json of a small model; the patches below change one thing each.
+const char* const kSmallConfig =
+    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":32,)"
+    R"("intermediate_size":32,"num_hidden_layers":1,"num_attention_heads":4,)"
+    R"("max_position_embeddings":64,"vocab_size":8,"tie_word_embeddings":true})";
+const char* const kModelPatches[] = {
+    R"({"architectures":["A","B"]})",
+    R"({"model_type":"qwen2"})",
+    R"({"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3"})",
+    R"({"architectures":["MistralForCausalLM"],"model_type":"mistral",
+     "max_position_embeddings":8192})",
+    R"({"head_dim":12})",
+    R"({"num_attention_heads":128,"num_key_value_heads":1,"head_dim":8})",
+    R"({"sliding_window":8,"use_sliding_window":true})",
+    R"({"rope_scaling":{"factor":2}})",
+    R"({"rope_scaling":{"rope_type":"dynamic","factor":2}})",
+    R"({"rope_scaling":{"rope_type":"linear","factor":2},
+     "rope_theta":500000,"attention_bias":false})",
+    R"({"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":1,
+     "original_max_position_embeddings":16}})",
+    R"({"partial_rotary_factor":0.5})",
+    R"({"quantization_config":{"quant_method":"gptq"}})",
+    R"({"quantization_config":{"quant_method":"compressed-tensors","format":"int-quantized",
+     "config_groups":{"g":{"weights":{}}}}})",
+    R"({"quantization_config":{"quant_method":"compressed-tensors","format":"pack-quantized",
+     "config_groups":{"g":{},"h":{}}}})",
+};
+const char* const kQuantised[] = {
+    R"({"quant_method":"fp8","weight_block_size":[32,32]})",
+    R"({"quant_method":"compressed-tensors","format":"float-quantized",
+     "config_groups":{"g":{"weights":
+     {"num_bits":8,"type":"float","symmetric":true,"strategy":"channel"},
+     "input_activations":{"dynamic":true}}}})",
+    R"({"quant_method":"compressed-tensors","format":"float-quantized",
+     "config_groups":{"g":{"weights":
+     {"num_bits":8,"type":"float","symmetric":true,"strategy":"block","block_structure":[32,32]},
+     "input_activations":{"dynamic":false}}}})",
+    R"({"quant_method":"compressed-tensors","format":"float-quantized",
+     "config_groups":{"g":{"weights":
+     {"num_bits":8,"type":"float","symmetric":true,"strategy":"tensor"}}}})",
+    "null",
+};
+const char* const kDeepseekPatches[] = {
+    R"({"topk_method":"greedy"})",    R"({"scoring_func":"softmax"})",
+    R"({"num_key_value_heads":7})",   R"({"qk_rope_head_dim":7})",
+    R"({"moe_layer_freq":2})",        R"({"n_group":3})",
+    R"({"n_shared_experts":100000})",
+};
+const char* const kDrafterPatches[] = {
+    R"({"model_type":"llama"})",
+    R"({"hidden_act":"gelu"})",
+    R"({"head_dim":null,"num_attention_heads":3})",
+    R"({"block_size":1})",
+    R"({"layer_types":null,"use_sliding_window":true})",
+    R"({"layer_types":["full_attention"]})",
+    R"({"layer_types":["sliding_attention","full_attention"]})",
+    R"({"layer_types":["sliding_attention","full_attention"],"use_sliding_window":true,
+     "sliding_window":2})",
+    R"({"dflash_config":{"target_layer_ids":[]}})",
+    R"({"dflash_config":{"target_layer_ids":[2,0]}})",
+    R"({"dflash_config":{"target_layer_ids":[2,90]}})",
+    R"({"dflash_config":{"projector_type":"other"}})",
+    R"({"dflash_config":{"markov_rank":8,"markov_head_type":"other"}})",
+    R"({"target_hidden_size":128})",
+    R"({"num_target_layers":5})",
+    R"({"vocab_size":321})",
+    R"({"kdtree":{"unknown":1}})",
+    R"({"kdtree":{"target_sha256":"00"}})",
+    R"({"kdtree":{"greedy_power":[1]}})",
+    R"({"kdtree":{"greedy_power":[1,1,1,1,1,1,1]}})",
+};
+
 /// Folders as fuzz_config.cpp parts them: every model and drafter of the unit tests with the
-/// weights file of a folder that has none, and two whose quantised weights are put together.
+/// weights file of a folder that has none, each with one thing changed, and some whose weights are
+/// quantised or lie in a shard.
 Seeds config_seeds() {
-    const auto folder = [](const std::string& config, const std::vector<HfTensor>& tensors) {
-        return config + '\xFF' + safetensors_bytes(tensors);
-    };
+    using Object = nlohmann::ordered_json;
     Seeds seeds;
-    for (const std::string fixture : {"dense_gqa", "deepseek"}) {
-        std::ifstream file(KD_TEST_DATA "/models/" + fixture + ".json");
-        const auto json = nlohmann::ordered_json::parse(file);
-        for (const auto& each : json.at("cases")) {
-            const auto name = fmt::format("{}-{}", fixture, each.at("name").get<std::string>());
-            seeds.emplace_back(name, folder(each.at("config").dump(), {}));
+    const auto add = [&](const Object& config, const std::vector<HfTensor>& tensors,
+                         const std::string& index = "") {
+        seeds.emplace_back(fmt::format("config-{}", seeds.size()),
+                           config.dump() + '\xFF' + index + '\xFF' + safetensors_bytes(tensors));
+    };
+    const auto add_patched = [&](const Object& config, std::span<const char* const> patches) {
+        for (const char* patch : patches) {
+            Object changed = config;
+            changed.merge_patch(Object::parse(patch));
+            add(changed, {});
         }
+    };
+    for (const std::string fixture : {"dense_gqa", "deepseek", "dflash"}) {
+        std::ifstream file(KD_TEST_DATA "/models/" + fixture + ".json");
+        const Object json = Object::parse(file);
+        for (const Object& each : json.at("cases")) add(each.at("config"), {});
+        const Object& first = json.at("cases").at(0).at("config");
+        if (fixture == "deepseek") add_patched(first, kDeepseekPatches);
+        if (fixture == "dflash") add_patched(first, kDrafterPatches);
     }
-    std::ifstream drafters(KD_TEST_DATA "/models/dflash.json");
-    const auto json = nlohmann::json::parse(drafters);
-    for (const auto& each : json.at("cases")) {
-        const auto name = fmt::format("dflash-{}", each.at("name").get<std::string>());
-        seeds.emplace_back(name, folder(each.at("config").dump(), {}));
-    }
-    const std::string head =
-        R"({"architectures":["LlamaForCausalLM"],"hidden_size":32,"intermediate_size":32,)"
-        R"("num_hidden_layers":1,"num_attention_heads":4,"max_position_embeddings":64,)"
-        R"("vocab_size":8,"tie_word_embeddings":true,"quantization_config":)";
+    const Object small = Object::parse(kSmallConfig);
+    add_patched(small, kModelPatches);
     const std::string name = "model.layers.0.self_attn.q_proj.weight";
-    seeds.emplace_back("fp8",
-                       folder(head + R"({"quant_method":"fp8","weight_block_size":[32,32]}})",
-                              {{name, "F8_E4M3", {32, 32}, std::string(1024, '8')},
-                               {name + "_scale_inv", "F32", {1, 1}, std::string(4, '\0')}}));
-    seeds.emplace_back(
-        "int4",
-        folder(head + R"({"quant_method":"compressed-tensors","format":"pack-quantized",)"
-                      R"("config_groups":{"group_0":{"weights":{"num_bits":4,"type":"int",)"
-                      R"("symmetric":true,"strategy":"group","group_size":32}}}}})",
-               {{name + "_packed", "I32", {32, 4}, std::string(512, '8')},
-                {name + "_scale", "BF16", {32, 1}, std::string(64, '\0')},
-                {name + "_shape", "I64", {2}, raw_bytes(int64_t{32}) + raw_bytes(int64_t{32})}}));
+    for (const char* scheme : kQuantised) {
+        Object config = small;
+        config["quantization_config"] = Object::parse(scheme);
+        const HfTensor weight = {name, "F8_E4M3", {32, 32}, std::string(1024, '8')};
+        add(config, {weight, {name + "_scale_inv", "F32", {1, 1}, std::string(4, '\0')}});
+        add(config, {weight, {name + "_scale", "BF16", {32, 1}, std::string(64, '\0')}});
+        add(config, {weight, {name + "_scale", "I32", {1}, std::string(4, '\0')}});
+        add(config, {weight});
+    }
+    Object packed = small;
+    packed["quantization_config"] = Object::parse(
+        R"({"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":
+            {"group_0":{"weights":{"num_bits":4,"type":"int","symmetric":true,"strategy":"group",
+             "group_size":32}}}})");
+    for (const int64_t rows : {32, 31}) {
+        add(packed, {{name + "_packed", "I32", {32, 4}, std::string(512, '8')},
+                     {name + "_scale", "BF16", {32, 1}, std::string(64, '\0')},
+                     {name + "_shape", "I64", {2}, raw_bytes(rows) + raw_bytes(int64_t{32})}});
+    }
+    const HfTensor norm = {"model.norm.weight", "F32", {32}, std::string(128, '\0')};
+    for (const std::string map :
+         {R"({"model.norm.weight":"model-1.safetensors"})", R"({"other":"model-1.safetensors"})",
+          R"({"model.norm.weight":"model-2.safetensors"})", R"({"model.norm.weight":"../x"})",
+          R"({"model.norm.weight":"model-1.safetensors","other":"model-1.safetensors"})", "{}",
+          "1"}) {
+        add(small, {norm}, R"({"weight_map":)" + map + "}");
+    }
     return seeds;
 }
 
