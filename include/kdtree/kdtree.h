@@ -73,7 +73,7 @@ typedef uint64_t kdtree_request_id; /* never 0 */
 typedef enum kdtree_drafter {
     KDTREE_DRAFTER_DEFAULT = 0, /* ngram */
     KDTREE_DRAFTER_NONE = 1,
-    KDTREE_DRAFTER_NGRAM = 2, /* prompt lookup */
+    KDTREE_DRAFTER_NGRAM = 2,  /* prompt lookup */
     KDTREE_DRAFTER_ORACLE = 3, /* knows the answer (known_continuation); for studies */
     KDTREE_DRAFTER_DFLASH = 4  /* a block-diffusion drafter trained for the model */
 } kdtree_drafter;

@@ -61,6 +61,7 @@ class Reader {
     void read_family();
     void read_sizes();
     void read_heads();
+    void read_rope() { read_hf_rope(json_, config_); }
     void read_experts();
     void refuse_windows() const;
     void check_optional_weights() const;
@@ -226,7 +227,7 @@ ModelConfig read_hf_config(const HfFolder& folder, const AttemptPart& attempt) {
     config.name = folder.name();
     const bool sizes = attempt([&] { reader.read_sizes(); });
     if (sizes && attempt([&] { reader.read_heads(); })) {
-        attempt([&] { read_hf_rope(folder.config(), config); });
+        attempt([&] { reader.read_rope(); });
         attempt([&] { reader.check_optional_weights(); });
     }
     if (sizes) attempt([&] { reader.read_experts(); });

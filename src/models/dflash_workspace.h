@@ -68,8 +68,8 @@ struct DflashDrafter::Workspace {
         const int64_t columns =
             std::max({int64_t{c.hidden}, int64_t{c.heads} * c.head_dim, int64_t{c.intermediate},
                       std::ssize(c.target_layers) * int64_t{c.target_hidden}});
-        return static_cast<int64_t>(std::max(QuantRows::bytes(rows, columns),
-                                             QuantRows::bytes(states(), c.hidden + rank)));
+        return static_cast<int64_t>(
+            std::max(QuantRows::bytes(rows, columns), QuantRows::bytes(states(), c.hidden + rank)));
     }
 
     int64_t rows;

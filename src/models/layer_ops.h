@@ -25,8 +25,8 @@ struct ProjectionView {
 /// The matrices stacked by rows, and so their biases (of all or none).
 Projection stack(std::initializer_list<const ProjectionView*> parts, Stream& stream);
 
-/// linear() of the float rows params.x in the form that the weights' kernel takes. scratch: at least
-/// QuantRows::bytes(rows, inputs) where it wants them quantised; aborts for less.
+/// linear() of the float rows params.x in the form that the weights' kernel takes. scratch: at
+/// least QuantRows::bytes(rows, inputs) where it wants them quantised; aborts for less.
 void linear_of_floats(LinearParams params, std::span<std::byte> scratch, Stream& stream);
 
 /// y = residual + W x + bias, by linear_of_floats.

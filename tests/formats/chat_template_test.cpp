@@ -76,7 +76,7 @@ TEST(ChatTemplate, RendersAgainAndAgain) {
 TEST(ChatTemplate, RaisedMessagesComeThroughAlone) {
     EXPECT_EQ(refusal("{{ raise_exception('Only one system turn') }}"), "Only one system turn");
     EXPECT_EQ(refusal("{{ raise_exception('') }}"),
-              "chat template: line 1: raise_exception without a message");
+              "chat template, line 1: raise_exception without a message");
 }
 
 TEST(ChatTemplate, NamesItselfAndTheLine) {

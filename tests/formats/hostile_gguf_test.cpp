@@ -29,6 +29,10 @@ std::atomic<size_t> allocated_bytes = 0;  // by operator new, since the start
     if (block == nullptr) throw std::bad_alloc();
     return block;
 }
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+    allocated_bytes += bytes;
+    return std::malloc(bytes == 0 ? 1 : bytes);
+}
 [[gnu::noinline]] void operator delete(void* block) noexcept {
     std::free(block);
 }

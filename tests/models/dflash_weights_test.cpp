@@ -129,15 +129,26 @@ TEST(DflashWeights, SeveralFilesAreRefusedByName) {
         << error();
 }
 
-/// Values of a block of 32 are rounded by up to max / 254, an RMS of about 0.5 % of them; a dozen
-/// such layers in a row, and logits with an RMS of 4: 4 * 0.005 * sqrt(12) = 0.07 each, 0.1 between
-/// two of a row, and the worst of thousands at five times that.
-constexpr double kInt8Noise = 0.5;
+/// RMS between drafts with and without rounding to int8. Values of a block of 32 are rounded by up
+/// to max / 254, an RMS of about 0.5 % of them; a dozen such layers in a row and logits with an RMS
+/// of 4 make 4 * 0.005 * sqrt(12) = 0.07, twice that with both activations and weights. The worst
+/// of thousands is an unlikely token, whose logit is several times the RMS: ten times.
+constexpr double kInt8Noise = 0.15;
 
 struct Difference {
     double worst = 0;
+    double squares = 0;
     int compared = 0;
+    double rms() const { return std::sqrt(squares / std::max(compared, 1)); }
 };
+
+/// times: how often the hidden state's noise reaches a logit through the output's rows.
+void expect_int8_noise(const Difference& off, int least, int times = 1) {
+    EXPECT_GT(off.compared, least);
+    EXPECT_GT(off.worst, 0);
+    EXPECT_LT(off.rms(), times * kInt8Noise);
+    EXPECT_LT(off.worst, times * 10 * kInt8Noise);
+}
 
 /// Of one row in two lattices, over the tokens that both have: what else is a candidate moves all
 /// edges alike, since they are normalised.
@@ -149,7 +160,9 @@ void compare_rows(const std::vector<std::pair<float, float>>& row, Difference& r
     }
     const double shift = std::log(sums[0]) - std::log(sums[1]);
     for (const auto& [x, y] : row) {
-        result.worst = std::max(result.worst, std::abs(double{x} - double{y} - shift));
+        const double off = double{x} - double{y} - shift;
+        result.worst = std::max(result.worst, std::abs(off));
+        result.squares += off * off;
         ++result.compared;
     }
 }
@@ -197,28 +210,25 @@ TEST(DflashWeights, AQuantisedGateOfAWideHead) {
     tensor_of(description, "markov_head.gate_proj.bias")[1] = {kRank};
     const std::string folder = write_dflash_gguf(description, DType::q8_0);
     const Difference off = fast_against_reference(description, folder);
-    RecordProperty("worst", std::to_string(off.worst));
-    EXPECT_GT(off.compared, 2000);
-    EXPECT_LT(off.worst, kInt8Noise);
+    RecordProperty("rms", std::to_string(off.rms()));
+    expect_int8_noise(off, 2000);
 }
 
 TEST(DflashWeights, QuantisedDraftsAgree) {
     for (const char* name : {"full", "residual", "dspark"}) {
         SCOPED_TRACE(name);
         const json description = dflash_case(name);
+        const int times = description["name"] == "residual" ? 2 : 1;  // E h + E Wo s(h)
         const std::string folder = write_dflash_gguf(description, DType::q8_0);
         const Difference kernels = fast_against_reference(description, folder);
-        RecordProperty(std::string(name) + "_kernels", std::to_string(kernels.worst));
-        EXPECT_GT(kernels.compared, 150);
-        EXPECT_LT(kernels.worst, kInt8Noise);
+        RecordProperty(std::string(name) + "_kernels", std::to_string(kernels.rms()));
+        expect_int8_noise(kernels, 150, times);
         Subject published(description, Kernels::reference);
         Subject quantised(description, folder, Kernels::reference);
         LatticeStorage expected = published.draft_at(70), drafted = quantised.draft_at(70);
         const Difference weights = difference(drafted.view(), expected.view());
-        RecordProperty(std::string(name) + "_weights", std::to_string(weights.worst));
-        EXPECT_GT(weights.compared, 150);
-        EXPECT_LT(weights.worst, kInt8Noise);
-        EXPECT_GT(weights.worst, 0);
+        RecordProperty(std::string(name) + "_weights", std::to_string(weights.rms()));
+        expect_int8_noise(weights, 150, times);
     }
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -57,11 +58,12 @@ void rope_append_ref(const RopeAppendParams& params) {
         const float* angles = params.angles + row * params.rotated;
         const int64_t slot = params.slots[static_cast<size_t>(row)];
         KD_CHECK(slot >= 0 && slot < params.kv.slots, "slot {} of {}", slot, params.kv.slots);
-        std::memcpy(k.data(), q + q_width, k.size() * sizeof(float));
+        std::copy_n(q + q_width, kv_width, k.data());
         for (int32_t h = 0; h < params.heads; ++h) rotate(q + h * params.head_dim, params, angles);
         for (int32_t h = 0; h < params.kv_heads; ++h) {
             rotate(k.data() + h * params.head_dim, params, angles);
         }
+        if (kv_width == 0) continue;
         const int64_t at = slot * params.kv.row_bytes();
         write_row(params.kv.type, k.data(), kv_width, layer.k + at);
         write_row(params.kv.type, q + q_width + kv_width, kv_width, layer.v + at);
