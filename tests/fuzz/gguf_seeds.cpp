@@ -66,6 +66,30 @@ GgufWriter all_tensors() {
     return writer;
 }
 
+/// Tokenizers of three tokens with one thing besides.
+void add_tokenizers(std::vector<std::pair<std::string, std::string>>& seeds) {
+    const auto add = [&](const std::string& model, const auto& change) {
+        GgufWriter writer;
+        writer.set_string("tokenizer.ggml.model", model);
+        writer.set_string("tokenizer.ggml.pre", "smollm");
+        writer.set_strings("tokenizer.ggml.tokens", {"a", "b", "ab"});
+        writer.set_strings("tokenizer.ggml.merges", {"a b"});
+        change(writer);
+        seeds.emplace_back(fmt::format("tokenizer-{}", seeds.size()), writer.bytes());
+    };
+    add("llama", [](GgufWriter&) {});
+    for (const std::vector<int32_t>& types :
+         {std::vector<int32_t>{1, 1}, {1, 1, 7}, {1, 1, 6}, {1, 1, 3}}) {
+        add("gpt2",
+            [&](GgufWriter& writer) { writer.set_array("tokenizer.ggml.token_type", types); });
+    }
+    for (const std::string flag : {"add_space_prefix", "add_bos_token", "add_eos_token"}) {
+        add("gpt2", [&](GgufWriter& writer) { writer.set("tokenizer.ggml." + flag, true); });
+    }
+    add("gpt2",
+        [](GgufWriter& writer) { writer.set_string("tokenizer.chat_template.tool_use", "x"); });
+}
+
 /// One of two; fuzz_gguf.cpp cuts a file at its last "GGUF".
 GgufWriter part(uint16_t number) {
     GgufWriter writer;
@@ -189,6 +213,7 @@ std::vector<std::pair<std::string, std::string>> gguf_seeds() {
     add("metadata", all_metadata());
     add("tensors", all_tensors());
     add("foreign", foreign_tensors());
+    add_tokenizers(seeds);
     add("deepseek", deepseek_metadata(false));
     add("deepseek-absorbed", deepseek_metadata(true));
     for (const std::string key :

@@ -219,9 +219,12 @@ std::string smaller_tokenizer(const std::string& text) {
         const std::string made = merge.at(0).get<std::string>() + merge.at(1).get<std::string>();
         if (vocabulary.contains(made)) merges.push_back(merge);
     }
-    for (Json& token : json.at("added_tokens")) {
-        token.at("id") =
-            token.at("id").get<int>() - static_cast<int>(model.at("vocab").size()) + kKept;
+    const int moved = static_cast<int>(model.at("vocab").size()) - kKept;
+    for (Json& token : json.at("added_tokens")) token.at("id") = token.at("id").get<int>() - moved;
+    Json& frame = json.at("post_processor");
+    const Json places = frame.flatten();
+    for (const auto& [place, id] : places.items()) {
+        if (place.ends_with("/ids/0")) frame[Json::json_pointer(place)] = id.get<int>() - moved;
     }
     model.at("vocab") = vocabulary;
     model.at("merges") = merges;
@@ -238,31 +241,33 @@ Seeds tokenizer_folder_seeds() {
     const std::string tail =
         R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},"post_processor":)"
         R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<|im_end|>"}},)"
-        R"({"Sequence":{"id":"A"}}]},"decoder":{"type":"ByteLevel"},"model":{"type":"BPE",)"
+        R"({"Sequence":{"id":"A"}}],"special_tokens":{"<|im_end|>":{"id":"<|im_end|>","ids":[6]}}},)"
+        R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE",)"
         R"("ignore_merges":true,"vocab":{"a":0,"b":1,"ab":2,"1":3,"Ġ":4,"Ġa":5},"merges":)"
         R"(["a b",["Ġ","a"]]}})";
     const std::string config =
         R"({"bos_token":"<|im_end|>","eos_token":{"content":"<|im_end|>"},"chat_template":)"
         R"([{"name":"default","template":"x"}],"add_bos_token":true})";
     Seeds seeds;
-    for (const std::string step :
-         {R"({"type":"Digits","individual_digits":true},)",
-          R"({"type":"Split","pattern":{"String":"a"},"behavior":"MergedWithNext","invert":true},)",
-          R"({"type":"Split","pattern":{"Regex":"(?i:'s|'t)|[^\r\n\p{L}]?\p{L}++|\p{N}{1,3}|)"
-          R"(\s+(?!\S)|\s*?$|[\p{Lo}&&[^\p{Han}a-z]]+"},"behavior":"Isolated"},)"}) {
+    const auto add = [&](const std::string& tokenizer, const std::string& stops = "6") {
         seeds.emplace_back(
             fmt::format("folder-{}", seeds.size()),
-            fmt::format("{}{}{}\xFF{}\xFF{{\"eos_token_id\":[1,6]}}", head, step, tail, config));
+            fmt::format("{}\xFF{}\xFF{{\"eos_token_id\":{}}}", tokenizer, config, stops));
+    };
+    add(head + R"({"type":"Digits","individual_digits":true},)" + tail, "[1,6]");
+    for (const std::string pattern : {R"({"String":"a"})", R"({"Regex":"a"})"}) {
+        add(head + R"({"type":"Split","behavior":"MergedWithNext","invert":true,"pattern":)" +
+            pattern + "}," + tail);
     }
     // What regexes may hold, and one of each kind that is refused.
-    for (const std::string regex : {R"((?:ab)+|(?>c+)c|(d)(?=e)|a{2}|b{2,}|c{,2}d|a+?b*+c??|.)",
-                                    R"(\x41\x{1F600}\u00e9\t\f\d\D\S[\s-])", R"(^a)", R"(a{3,2})",
-                                    R"(a{100000})", R"((?<n>a))", R"((?i:é))", R"((?i:ss))",
-                                    R"(\x{})", R"(\u12)", R"(\w)", R"((a)", R"([a)"}) {
-        seeds.emplace_back(fmt::format("regex-{}", seeds.size()),
-                           fmt::format(R"({}{{"type":"Split","pattern":{{"Regex":"{}"}},)"
-                                       R"("behavior":"Isolated"}},{})",
-                                       head, regex, tail));
+    for (const std::string regex :
+         {R"((?i:'s|'t)|[^\r\n\p{L}]?\p{L}++|\p{N}{1,3}|\s+(?!\S)|\s+?$|[\p{Lo}&&[^\p{Han}a-z]]+)",
+          R"((?:ab)+|(?>c+)c|(d)(?=e)|a{2}|b{2,}|c{,2}d|a+?b*+c??|.)",
+          R"(\x41\x{1F600}\u00e9\t\f\d\D\S[\s-])", R"(^a)", R"(a{3,2})", R"(a{100000})",
+          R"((?<n>a))", R"((?i:é))", R"((?i:ss))", R"(\x{})", R"(\u12)", R"(\w)", R"((a)",
+          R"([a)"}) {
+        add(head + R"({"type":"Split","behavior":"Isolated","pattern":{"Regex":)" +
+            Json(regex).dump() + "}}," + tail);
     }
     // One place of a good folder changed.
     const std::string good = head + tail;
@@ -279,7 +284,7 @@ Seeds tokenizer_folder_seeds() {
           {R"("vocab":{"a":0)", R"("vocab":{"a":3)"}}) {
         std::string changed = good;
         changed.replace(changed.find(from), std::string_view(from).size(), to);
-        seeds.emplace_back(fmt::format("changed-{}", seeds.size()), changed);
+        add(changed);
     }
     const Json families = read_fixture("tokenizer_families.json.gz");
     for (const auto& [name, family] : families.at("families").items()) {
