@@ -40,6 +40,14 @@ DflashDrafter::DflashDrafter(DflashConfig config, DflashWeights weights, const D
           std::make_unique<Workspace>(config_, limits, weights_.head, stream.threads->threads())) {
     cache_ = cache_of(config_, limits, stream.kernels);
     cache_.data = cache_memory_.data();
+    // A round allocates nothing.
+    const auto block_rows = static_cast<size_t>(limits.sessions * config_.block);
+    const auto rows = std::max(block_rows, static_cast<size_t>(workspace_->rows));
+    tokens_.reserve(block_rows);
+    positions_.reserve(rows);
+    slots_.reserve(rows);
+    segments_.reserve(block_rows);
+    first_draft_.reserve(static_cast<size_t>(limits.sessions));
     ModelConfig rope;
     rope.rope_dim = config_.head_dim;
     rope.rope_base = config_.rope_base;

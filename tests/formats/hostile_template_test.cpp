@@ -4,38 +4,11 @@
 
 #include <ctime>
 
-#include "base/error.h"
-#include "formats/chat_template.h"
 #include "formats/utf8.h"
+#include "template_support.h"
 
 namespace kd {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-std::string render(const std::string& source, const Json& variables = Json::object()) {
-    return ChatTemplate(source).render(variables);
-}
-
-/// What reading or rendering says; empty if it succeeds.
-std::string refusal(const std::string& source, const Json& variables = Json::object()) {
-    try {
-        render(source, variables);
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return {};
-}
-
-void expect_has(const std::string& text, const std::string& part) {
-    EXPECT_NE(text.find(part), text.npos) << "'" << part << "' is not in '" << text << "'";
-}
-
-std::string repeated(const std::string& text, int count) {
-    std::string out;
-    for (int i = 0; i < count; ++i) out += text;
-    return out;
-}
 
 std::string times(int count, const std::string& statements) {
     return "{% for i in range(" + std::to_string(count) + ") %}" + statements + "{% endfor %}";

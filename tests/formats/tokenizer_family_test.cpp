@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "base/error.h"
+#include "encode_seconds.h"
 #include "formats/bpe.h"
 #include "formats/nfc.h"
 #include "formats/tokenizer.h"
@@ -111,22 +112,6 @@ TEST_P(Family, GivesThemFromGgufAndLosesNothing) {
             EXPECT_EQ(decoded, text);
         }
     }
-}
-
-/// Seconds of this thread's own time, the least of three attempts.
-double encode_seconds(const Tokenizer& tokenizer, std::string_view text) {
-    double least = 1e9;
-    for (int attempt = 0; attempt < 3; ++attempt) {
-        const auto now = [] {
-            timespec time{};
-            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-            return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-        };
-        const double begin = now();
-        tokenizer.encode(text, true);
-        least = std::min(least, now() - begin);
-    }
-    return least;
 }
 
 // Four times the text: about 4 to 6 times the time, 16 times where something is quadratic.

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "encode_seconds.h"
 #include "formats/pretokenize.h"
 #include "tiny_tokenizer.h"
 
@@ -243,22 +244,6 @@ TEST(TinyTokenizer, LongRunsStayNearLinear) {
         EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, true)), text) << unit;
     }
     EXPECT_EQ(tokenizer.encode(std::string(kBytes, 'a'), false), Ids(kBytes / 4, 257));
-}
-
-/// Seconds of this thread's own time, the least of three attempts.
-double encode_seconds(const Tokenizer& tokenizer, const std::string& text) {
-    double least = 1e9;
-    for (int attempt = 0; attempt < 3; ++attempt) {
-        const auto now = [] {
-            timespec time{};
-            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-            return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-        };
-        const double begin = now();
-        tokenizer.encode(text, true);
-        least = std::min(least, now() - begin);
-    }
-    return least;
 }
 
 // Eight times the text: about 8 to 12 times the time, 64 times where something is quadratic.
