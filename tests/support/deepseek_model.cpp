@@ -2,7 +2,7 @@
 
 #include <cmath>
 #include <map>
-#include <regex>
+#include <sstream>
 
 #include "base/check.h"
 #include "support/counter_weights.h"
@@ -169,6 +169,13 @@ void add_int4(const Shape& shape, std::vector<HfTensor>& out) {
     out.push_back({base + ".weight_shape", "I64", {2}, packed(shape.dims)});
 }
 
+std::vector<std::string> split_at_dots(const std::string& name) {
+    std::vector<std::string> parts;
+    std::istringstream in(name);
+    for (std::string part; std::getline(in, part, '.');) parts.push_back(part);
+    return parts;
+}
+
 /// Names of GGUF inside a layer; the maker's list says whether they are right.
 std::string gguf_name(const std::string& name) {
     static const std::map<std::string, std::string> kNames = {
@@ -192,20 +199,20 @@ std::string gguf_name(const std::string& name) {
     if (name == "model.embed_tokens.weight") return "token_embd.weight";
     if (name == "model.norm.weight") return "output_norm.weight";
     if (name == "lm_head.weight") return "output.weight";
-    std::smatch match;
-    static const std::regex kLayer(R"(model\.layers\.(\d+)\.(.*)\.(weight|bias))");
-    static const std::regex kBias(R"(model\.layers\.(\d+)\.mlp\.gate\.e_score_correction_bias)");
-    static const std::regex kExpert(
-        R"(model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(.*)_proj\.weight)");
-    if (std::regex_match(name, match, kBias)) {
-        return fmt::format("blk.{}.exp_probs_b.bias", match[1].str());
+    // model.layers.LAYER.MODULE.weight, and two kinds of tensors that GGUF calls otherwise.
+    const std::vector<std::string> parts = split_at_dots(name);
+    KD_CHECK(parts.size() > 4 && parts[0] == "model" && parts[1] == "layers", "{}", name);
+    const std::string& layer = parts[2];
+    if (parts.back() == "e_score_correction_bias") {
+        return fmt::format("blk.{}.exp_probs_b.bias", layer);
     }
-    if (std::regex_match(name, match, kExpert)) {
-        return fmt::format("blk.{}.ffn_{}.{}.weight", match[1].str(), match[3].str(),
-                           match[2].str());
+    if (parts[4] == "experts") {
+        const std::string projection = parts[6].substr(0, parts[6].find('_'));
+        return fmt::format("blk.{}.ffn_{}.{}.weight", layer, projection, parts[5]);
     }
-    KD_CHECK(std::regex_match(name, match, kLayer), "{}", name);
-    return fmt::format("blk.{}.{}.{}", match[1].str(), kNames.at(match[2].str()), match[3].str());
+    const std::string module =
+        fmt::format("{}", fmt::join(parts.begin() + 3, parts.end() - 1, "."));
+    return fmt::format("blk.{}.{}.{}", layer, kNames.at(module), parts.back());
 }
 
 class DeepseekGguf {
@@ -295,10 +302,9 @@ class DeepseekGguf {
         std::vector<float> values = plain_values(shape, weights_);
         const std::string name = gguf_name(shape.name);
         if (ends(name, "attn_kv_b.weight") && options_.split_kv_b) return add_split(name, values);
-        static const std::regex kExpert(R"((blk\.\d+\.ffn_\w+)\.\d+\.weight)");
-        std::smatch match;
-        if (options_.stacked_experts && std::regex_match(name, match, kExpert)) {
-            Stack& stack = stacks_[match[1].str() + "_exps.weight"];
+        if (options_.stacked_experts && shape.name.find(".experts.") != std::string::npos) {
+            const std::vector<std::string> parts = split_at_dots(name);  // blk.L.ffn_P.E.weight
+            Stack& stack = stacks_[fmt::format("blk.{}.{}_exps.weight", parts[1], parts[2])];
             stack.dims = {shape.dims[1], shape.dims[0]};
             ++stack.count;
             stack.values.insert(stack.values.end(), values.begin(), values.end());
@@ -357,11 +363,12 @@ class DeepseekGguf {
 }  // namespace
 
 std::vector<HfTensor> deepseek_checkpoint(const DeepseekCase& model) {
-    static const std::regex kLinear(R"(.*proj(_with_mqa)?\.weight)");
     const std::string format = model.weights.value("format", "");
     std::vector<HfTensor> out;
     for (const Shape& shape : ShapeList(model.config).shapes()) {
-        if (format == "fp8" && std::regex_match(shape.name, kLinear)) {
+        const bool linear =
+            ends(shape.name, "proj.weight") || ends(shape.name, "proj_with_mqa.weight");
+        if (format == "fp8" && linear) {
             add_fp8(shape, model.config, out);
         } else if (format == "int4" && shape.name.find(".experts.") != std::string::npos) {
             add_int4(shape, out);
