@@ -48,9 +48,14 @@ function(kd_compile_options target)
   endif()
 endfunction()
 
-# For what is never hot (argument parsing, tests of code that is): in a Release build -O1 compiles in two thirds of the time of -O3.
+# For what is never hot (argument parsing, tests of code that is). In a Release build -O1 compiles in
+# two thirds of the time of -O3; under sanitizers -O0 in about half of the time of -O1.
 function(kd_compile_cheaply target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(KDTREE_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)
+  else()
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
 endfunction()
 
 function(kd_module name)
