@@ -1,6 +1,7 @@
 #include "formats/jinja_value.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "formats/utf8.h"
 
