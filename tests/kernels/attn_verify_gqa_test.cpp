@@ -46,7 +46,7 @@ class Path {
   public:
     static constexpr int32_t kHeads = 3;
     static constexpr int32_t kKvHeads = 1;
-    static constexpr int32_t kDim = 16;
+    static constexpr int32_t kDim = 20;  // not whole vectors on any target
 
     Path(int32_t keys, DType type, uint32_t seed) : keys_(keys), random_(seed), type_(type) {
         q_ = random_.values(int64_t{keys} * kHeads * kDim);

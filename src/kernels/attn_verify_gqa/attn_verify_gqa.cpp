@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <type_traits>
 
 #include "kernels/attn_verify_gqa/attn_verify_gqa_path.h"
 #include "kernels/attn_verify_gqa/attn_verify_gqa_unit.h"
@@ -10,216 +10,158 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attn_verify_gqa/attn_verify_gqa.cpp"
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/attn_verify_gqa/attn_verify_gqa_block_inl.h"
+#include "kernels/attn_verify_gqa/attn_verify_gqa_task_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kd::HWY_NAMESPACE {
 
-/// Where one task reads and writes. Row addresses are worked out once: a division for each key
-/// would take longer than its products.
-struct Place {
-    Place(const AttnVerifyGqaParams& p, const AttnUnit& u, int32_t kv, int32_t b)
-        : params(p),
-          unit(u),
-          kv_head(kv),
-          block(b),
-          row_bytes(p.kv.row_bytes()),
-          head_bytes(bytes_of(p.kv.type, p.head_dim)) {
-        const KvLayer layer = p.kv.layer(p.layer);
-        k = layer.k + kv * head_bytes;
-        v = layer.v + kv * head_bytes;
-    }
-
-    int64_t offset_of(int64_t slot) const {
-        KD_CHECK(slot >= 0 && slot < params.kv.slots, "slot {} of {}", slot, params.kv.slots);
-        return slot * row_bytes;
-    }
-    const float* query(int32_t row, int32_t head) const {
-        return params.q + (int64_t{unit.segment->first_row} + row) * params.q_stride +
-               int64_t{head} * params.head_dim;
-    }
-    float* record(int32_t row, int32_t head) const {
-        return unit.record(row, head, block, params.heads, record_floats(params.head_dim));
-    }
-
-    const AttnVerifyGqaParams& params;
-    const AttnUnit& unit;
-    const int32_t kv_head;
-    const int32_t block;
-    const int64_t row_bytes;   // of all heads
-    const int64_t head_bytes;  // of one
-    const std::byte* k;        // this head of slot 0
-    const std::byte* v;
-};
-
-/// Byte offsets of the block's keys that all rows of the unit share: those of the context, and
-/// without ancestors the segment's own rows as far as the unit's last one attends (what an earlier
-/// row does not see is masked by its count of valid keys). Returns their number.
-HWY_INLINE int32_t shared_offsets(const Place& at, int64_t* offsets) {
-    const AttnSegment& segment = *at.unit.segment;
-    const int64_t context = static_cast<int64_t>(segment.context.size());
-    const int64_t first = int64_t{at.block} * kBlockKeys;
-    const int64_t end =
-        segment.ancestors.empty() ? path_keys(segment, at.unit.end_row - 1) : context;
-    const auto keys = static_cast<int32_t>(std::clamp<int64_t>(end - first, 0, kBlockKeys));
-    for (int32_t j = 0; j < keys; ++j) {
-        const int64_t position = first + j;
-        offsets[j] = at.offset_of(position < context
-                                      ? segment.context[static_cast<size_t>(position)]
-                                      : segment.slots[static_cast<size_t>(position - context)]);
-    }
-    return keys;
-}
-
-/// Slots may lie anywhere, so the hardware does not foresee the next one.
-HWY_INLINE void prefetch_row(const std::byte* row, int64_t bytes) {
-    for (int64_t byte = 0; byte < bytes; byte += 64) hwy::Prefetch(row + byte);
-}
-inline constexpr int32_t kPrefetchKeys = 16;
-
-/// `keys` K rows as columns of the tile.
-HWY_INLINE void load_keys(const Place& at, const int64_t* offsets, int32_t keys, float* tile) {
-    const int32_t dim = at.params.head_dim;
-    // Columns without a key are masked later; they only have to hold something.
-    if (keys < kBlockKeys) std::fill_n(tile, dim * kBlockKeys, 0.0f);
-    HWY_ALIGN float rows[4 * kMaxHeadDim];
-    for (int32_t j = 0; j < keys; ++j) {
-        prefetch_row(at.k + offsets[std::min(j + kPrefetchKeys, keys - 1)], at.head_bytes);
-        load_row(at.params.kv.type, at.k + offsets[j], dim, rows + (j % 4) * kMaxHeadDim);
-        if (j % 4 == 3) put_4_keys(rows, kMaxHeadDim, dim, j - 3, tile);
-    }
-    for (int32_t j = keys / 4 * 4; j < keys; ++j)
-        put_key(rows + (j % 4) * kMaxHeadDim, dim, j, tile);
-}
-
-/// `keys` V rows as rows of the tile.
-HWY_INLINE void load_values(const Place& at, const int64_t* offsets, int32_t keys, float* tile) {
-    const int32_t dim = at.params.head_dim;
-    for (int32_t j = 0; j < keys; ++j) {
-        prefetch_row(at.v + offsets[std::min(j + kPrefetchKeys, keys - 1)], at.head_bytes);
-        load_row(at.params.kv.type, at.v + offsets[j], dim, tile + j * padded_dim(dim));
+/// visit(std::integral_constant<int, queries>()).
+template <class Visit>
+HWY_INLINE void with_constant(int32_t queries, Visit&& visit) {
+    static_assert(kQueriesPerPass == 6);
+    switch (queries) {
+        case 1:
+            return visit(std::integral_constant<int, 1>());
+        case 2:
+            return visit(std::integral_constant<int, 2>());
+        case 3:
+            return visit(std::integral_constant<int, 3>());
+        case 4:
+            return visit(std::integral_constant<int, 4>());
+        case 5:
+            return visit(std::integral_constant<int, 5>());
+        default:
+            return visit(std::integral_constant<int, 6>());
     }
 }
 
-/// Calls put(lane, byte offset) for the tree row's own keys of this block: they stand behind those
-/// of the context, at their path positions.
-template <class Put>
-HWY_INLINE void for_each_path_key(const Place& at, int32_t row, Put&& put) {
-    const AttnSegment& segment = *at.unit.segment;
-    const int64_t start =
-        static_cast<int64_t>(segment.context.size()) - int64_t{at.block} * kBlockKeys;
-    for_each_path_node(segment, row, [&](int32_t i, int32_t node) HWY_ATTR {
-        const int64_t lane = start + i;
-        if (lane < 0 || lane >= kBlockKeys) return;
-        put(static_cast<int32_t>(lane), at.offset_of(segment.slots[static_cast<size_t>(node)]));
+/// Scores of all rows of the unit against `columns` keys of the tile.
+HWY_INLINE void score_rows(const Task& task, int32_t columns, const float* tile,
+                           float (*scores)[kBlockKeys]) {
+    const AttnVerifyGqaParams& p = task.params;
+    const AttnUnit& unit = task.unit;
+    for_each_queries(task, unit.first_row, unit.end_row, false, [&](const Queries& some) HWY_ATTR {
+        with_constant(some.count, [&](auto count) HWY_ATTR {
+            score_queries<count.value>(some.q, tile, p.head_dim, columns, p.scale,
+                                       scores + some.first);
+        });
     });
 }
 
-/// Up to kQueriesPerPass queries that see equally many keys, so that no key is touched for a row
-/// that does not see it. Query i of a unit: row i / group, head i % group of those that share the
-/// K/V head.
-struct Run {
-    int32_t first_query = 0;
-    int32_t queries = 0;
-    int32_t valid = 0;  // keys
-    const float* q[kQueriesPerPass];
-    float* records[kQueriesPerPass];
-};
+/// Scores to weights, in place, for all rows of the unit.
+HWY_INLINE void exponentiate_rows(const Task& task, float (*scores)[kBlockKeys]) {
+    const AttnUnit& unit = task.unit;
+    const int32_t padded = padded_dim(task.params.head_dim);
+    for_each_queries(task, unit.first_row, unit.end_row, false, [&](const Queries& some) HWY_ATTR {
+        with_constant(some.count, [&](auto count) HWY_ATTR {
+            exponentiate<count.value>(scores + some.first, some.valid, padded, some.records);
+        });
+    });
+}
 
-/// Calls visit(run) for the queries of rows [begin, end) that see any key of the block.
-template <class Visit>
-HWY_INLINE void for_each_run(const Place& at, int32_t begin, int32_t end, Visit&& visit) {
-    const int32_t group = at.params.heads / at.params.kv_heads;
-    Run run;
+template <class T>
+HWY_INLINE void weigh_rows(const Task& task, int32_t begin, int32_t end, const CacheRows<T>& values,
+                           const CacheRows<T>& ahead, const float (*weights)[kBlockKeys]) {
+    for_each_queries(task, begin, end, true, [&](const Queries& some) HWY_ATTR {
+        with_constant(some.count, [&](auto count) HWY_ATTR {
+            weigh_queries<count.value>(weights + some.first, values, ahead, some.valid[0],
+                                       some.records);
+        });
+    });
+}
+
+/// Scores of the rows of a tree in a block where paths part. A score depends on query and key
+/// alone: each key, shared or of a node on any path, gets one column of a tile, and each row picks
+/// the columns of its path.
+template <class T>
+HWY_INLINE void score_tree_rows(const Task& task, const BlockKeys& shared,
+                                const CacheRows<T>& ahead, float* tile,
+                                float (*scores)[kBlockKeys]) {
+    const AttnUnit& unit = task.unit;
+    const AttnSegment& segment = *unit.segment;
+    const std::byte* k = task.params.kv.layer(task.params.layer).k;
+    const int64_t root = task.lane_of_root();
+    HWY_ALIGN float picked[kAttnUnitQueries][kBlockKeys];
+    BlockKeys columns = shared;
+    int32_t nodes[kBlockKeys];  // of the columns from first_node on
+    int32_t first_node = shared.keys;
     auto flush = [&]() HWY_ATTR {
-        if (run.queries > 0) visit(run);
-        run.queries = 0;
-    };
-    for (int32_t row = begin; row < end; ++row) {
-        const int64_t keys = path_keys(*at.unit.segment, row) - int64_t{at.block} * kBlockKeys;
-        const auto valid = static_cast<int32_t>(std::clamp<int64_t>(keys, 0, kBlockKeys));
-        if (valid != run.valid) flush();
-        run.valid = valid;
-        for (int32_t h = 0; valid > 0 && h < group; ++h) {
-            if (run.queries == 0) run.first_query = (row - at.unit.first_row) * group + h;
-            run.q[run.queries] = at.query(row, at.kv_head * group + h);
-            run.records[run.queries] = at.record(row, at.kv_head * group + h);
-            if (++run.queries == kQueriesPerPass) flush();
+        put_keys(columns.rows<T>(k, task), ahead, tile);
+        score_rows(task, columns.keys, tile, picked);
+        for (int32_t row = unit.first_row; row < unit.end_row; ++row) {
+            for (int32_t h = 0; h < task.group(); ++h) {
+                const int32_t query = task.first_query(row) + h;
+                std::copy_n(picked[query], first_node, scores[query]);
+                for (int32_t column = first_node; column < columns.keys; ++column) {
+                    const int32_t node = nodes[column];
+                    if (!is_on_path(segment, row, node)) continue;
+                    scores[query][root + segment.depth[static_cast<size_t>(node)]] =
+                        picked[query][column];
+                }
+            }
         }
+        columns.keys = first_node = 0;
+    };
+    for (int32_t node = 0; node < unit.end_row; ++node) {
+        const int64_t lane = root + segment.depth[static_cast<size_t>(node)];
+        bool wanted = false;
+        for (int32_t row = unit.first_row; row < unit.end_row; ++row) {
+            wanted |= is_on_path(segment, row, node);
+        }
+        if (!wanted || lane < 0 || lane >= kBlockKeys) continue;
+        if (columns.keys == kBlockKeys) flush();
+        nodes[columns.keys] = node;
+        columns.append(task.params.kv, segment.slots.subspan(static_cast<size_t>(node), 1));
     }
     flush();
 }
 
-HWY_INLINE void score_rows(const Place& at, int32_t begin, int32_t end, const float* keys,
-                           float (*weights)[kBlockKeys]) {
-    const int32_t dim = at.params.head_dim;
-    const float scale = at.params.scale;
-    for_each_run(at, begin, end, [&](const Run& run) HWY_ATTR {
-        float(*p)[kBlockKeys] = weights + run.first_query;
-        switch (run.queries) {
-            case 1:
-                return score_queries<1>(run.q, keys, dim, run.valid, scale, p, run.records);
-            case 2:
-                return score_queries<2>(run.q, keys, dim, run.valid, scale, p, run.records);
-            case 3:
-                return score_queries<3>(run.q, keys, dim, run.valid, scale, p, run.records);
-            default:
-                return score_queries<4>(run.q, keys, dim, run.valid, scale, p, run.records);
-        }
-    });
-}
-
-HWY_INLINE void weigh_rows(const Place& at, int32_t begin, int32_t end, const float* values,
-                           const float (*weights)[kBlockKeys]) {
-    const int32_t dim = at.params.head_dim;
-    for_each_run(at, begin, end, [&](const Run& run) HWY_ATTR {
-        const float(*p)[kBlockKeys] = weights + run.first_query;
-        switch (run.queries) {
-            case 1:
-                return weigh_queries<1>(p, values, dim, run.valid, run.records);
-            case 2:
-                return weigh_queries<2>(p, values, dim, run.valid, run.records);
-            case 3:
-                return weigh_queries<3>(p, values, dim, run.valid, run.records);
-            default:
-                return weigh_queries<4>(p, values, dim, run.valid, run.records);
-        }
-    });
-}
-
-void attend_block(const AttnVerifyGqaParams& params, const AttnUnit& unit, int32_t kv_head,
-                  int32_t block) {
-    const Place at(params, unit, kv_head, block);
-    const DType type = params.kv.type;
-    const int32_t dim = params.head_dim;
-    HWY_ALIGN float tile[kTileFloats];
+/// `shared`: what find_shared_keys says of the task's block. `ahead`: the keys of the task after
+/// it.
+template <class T>
+HWY_INLINE void attend_block(const Task& task, const BlockKeys& shared, const CacheRows<T>& ahead) {
+    const AttnUnit& unit = task.unit;
+    const KvLayer layer = task.params.kv.layer(task.params.layer);
+    const auto values = shared.rows<T>(layer.v, task);
+    HWY_ALIGN float tile[kMaxHeadDim * kBlockKeys];
     HWY_ALIGN float weights[kAttnUnitQueries][kBlockKeys];
-    HWY_ALIGN float key[kMaxHeadDim];
-    int64_t offsets[kBlockKeys];
-    const int32_t shared = shared_offsets(at, offsets);
-    const bool same_keys = shared == kBlockKeys || unit.segment->ancestors.empty();
-
-    load_keys(at, offsets, shared, tile);
-    if (same_keys) score_rows(at, unit.first_row, unit.end_row, tile, weights);
-    for (int32_t row = unit.first_row; !same_keys && row < unit.end_row; ++row) {
-        for_each_path_key(at, row, [&](int32_t lane, int64_t offset) HWY_ATTR {
-            load_row(type, at.k + offset, dim, key);
-            put_key(key, dim, lane, tile);
-        });
-        score_rows(at, row, row + 1, tile, weights);
+    if (shared.keys == kBlockKeys || unit.segment->ancestors.empty()) {
+        put_keys(shared.rows<T>(layer.k, task), values, tile);
+        score_rows(task, shared.keys, tile, weights);
+        exponentiate_rows(task, weights);
+        weigh_rows(task, unit.first_row, unit.end_row, values, ahead, weights);
+        return;
     }
-
-    load_values(at, offsets, shared, tile);
-    if (same_keys) weigh_rows(at, unit.first_row, unit.end_row, tile, weights);
-    for (int32_t row = unit.first_row; !same_keys && row < unit.end_row; ++row) {
-        for_each_path_key(at, row, [&](int32_t lane, int64_t offset) HWY_ATTR {
-            load_row(type, at.v + offset, dim, tile + lane * padded_dim(dim));
-        });
-        weigh_rows(at, row, row + 1, tile, weights);
+    score_tree_rows(task, shared, values, tile, weights);
+    exponentiate_rows(task, weights);
+    for (int32_t row = unit.first_row; row < unit.end_row; ++row) {
+        BlockKeys own = shared;
+        append_path_keys(task, row, own);
+        weigh_rows(task, row, row + 1, own.rows<T>(layer.v, task), ahead, weights);
     }
+}
+
+/// Tasks [begin, end) of a unit, one after the other.
+template <class T>
+HWY_INLINE void attend_blocks(const AttnVerifyGqaParams& params, const AttnUnit& unit,
+                              int64_t begin, int64_t end) {
+    const std::byte* k = params.kv.layer(params.layer).k;
+    BlockKeys keys[2];  // of even and odd blocks
+    find_shared_keys(Task(params, unit, begin), keys[begin / params.kv_heads % 2]);
+    for (int64_t index = begin; index < end; ++index) {
+        const Task task(params, unit, index);
+        const Task next(params, unit, std::min(index + 1, end - 1));
+        if (next.block > task.block) find_shared_keys(next, keys[next.block % 2]);
+        attend_block(task, keys[task.block % 2], keys[next.block % 2].rows<T>(k, next));
+    }
+}
+
+void attend_tasks(const AttnVerifyGqaParams& params, const AttnUnit& unit, int64_t begin,
+                  int64_t end) {
+    if (params.kv.type == DType::f16) return attend_blocks<uint16_t>(params, unit, begin, end);
+    attend_blocks<float>(params, unit, begin, end);
 }
 
 /// Joins the partial results of one row and head, in block order.
@@ -231,25 +173,40 @@ void combine_blocks(const AttnVerifyGqaParams& params, const AttnUnit& unit, int
     const int64_t stride = record_floats(dim);
     const auto blocks =
         static_cast<int32_t>((path_keys(*unit.segment, row) + kBlockKeys - 1) / kBlockKeys);
-    const float* records = unit.record(row, head, 0, params.heads, stride);
+    float* records = unit.record(row, head, 0, params.heads, stride);
     float largest = records[padded];
     for (int32_t b = 1; b < blocks; ++b) {
         largest = std::max(largest, records[b * stride + padded]);
     }
-    HWY_ALIGN float sums[kMaxHeadDim] = {};
+    // A block's weight takes the place of its largest score.
     float total = 0;
-    for (int32_t b = 0; b < blocks; ++b) {
-        const float* record = records + b * stride;
-        const F32Vec weight = exp_of(d, hn::Set(d, record[padded] - largest));
-        total += hn::GetLane(weight) * record[padded + 1];
-        for (int32_t i = 0; i < padded; i += kLane) {
-            const F32Vec sum = hn::Load(d, sums + i);
-            hn::Store(hn::MulAdd(weight, hn::LoadU(d, record + i), sum), d, sums + i);
+    for (int32_t first = 0; first < blocks; first += kLane) {
+        const int32_t end = std::min(first + kLane, blocks);
+        HWY_ALIGN float weights[kLanes] = {};
+        for (int32_t b = first; b < end; ++b) weights[b - first] = records[b * stride + padded];
+        const F32Vec below = hn::Sub(hn::Load(d, weights), hn::Set(d, largest));
+        hn::Store(exp_of(d, below), d, weights);
+        for (int32_t b = first; b < end; ++b) {
+            records[b * stride + padded] = weights[b - first];
+            total += weights[b - first] * records[b * stride + padded + 1];
         }
     }
     float* out =
         params.out + ((int64_t{unit.segment->first_row} + row) * params.heads + head) * dim;
-    for (int32_t i = 0; i < dim; ++i) out[i] = sums[i] / total;
+    const F32Vec share = hn::Set(d, 1 / total);
+    for (int32_t i = 0; i < dim; i += kLane) {
+        F32Vec sum = hn::Zero(d);
+        for (int32_t b = 0; b < blocks; ++b) {
+            const float* record = records + b * stride;
+            sum = hn::MulAdd(hn::Set(d, record[padded]), hn::LoadU(d, record + i), sum);
+        }
+        const F32Vec value = hn::Mul(sum, share);
+        if (i + kLane <= dim) {
+            hn::StoreU(value, d, out + i);
+        } else {
+            store_first(d, value, out + i, static_cast<size_t>(dim - i));
+        }
+    }
 }
 
 }  // namespace kd::HWY_NAMESPACE
@@ -258,7 +215,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kd {
 
-HWY_EXPORT(attend_block);
+HWY_EXPORT(attend_tasks);
 HWY_EXPORT(combine_blocks);
 
 namespace {
@@ -278,19 +235,32 @@ struct Pass {
     int64_t results = 0;  // rows x heads
 };
 
+/// Tasks that one thread takes at a time: two times for each or more often, and, if there are so
+/// many, all heads of up to four blocks. Heads of a row lie side by side, and only the first task
+/// of a chunk has to wait for its keys.
+int64_t grain_of(const AttnVerifyGqaParams& params, const Pass& pass, int threads) {
+    constexpr int64_t kMostBlocks = 4;
+    const int64_t chunks = 2 * int64_t{threads};
+    const int64_t blocks = pass.tasks / params.kv_heads / chunks;
+    if (blocks == 0) return std::max<int64_t>(1, pass.tasks / chunks);
+    return std::min(blocks, kMostBlocks) * params.kv_heads;
+}
+
 void run_pass(const AttnVerifyGqaParams& params, const Pass& pass, ThreadPool& threads) {
     auto unit_of = [&](int64_t index, int64_t AttnUnit::*first) {
         int u = pass.count - 1;
         while (pass.units[u].*first > index) --u;
         return u;
     };
-    threads.parallel_for(pass.tasks, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t task = begin; task < end; ++task) {
-            const AttnUnit& unit = pass.units[unit_of(task, &AttnUnit::first_task)];
-            const int64_t index = task - unit.first_task;
-            HWY_DYNAMIC_DISPATCH(attend_block)
-            (params, unit, static_cast<int32_t>(index % params.kv_heads),
-             static_cast<int32_t>(index / params.kv_heads));
+    const int64_t task_grain = grain_of(params, pass, threads.threads());
+    threads.parallel_for(pass.tasks, task_grain, [&](int64_t begin, int64_t end) {
+        while (begin < end) {
+            const AttnUnit& unit = pass.units[unit_of(begin, &AttnUnit::first_task)];
+            const int64_t first = begin - unit.first_task;
+            const int64_t tasks =
+                std::min(end - begin, int64_t{unit.blocks} * params.kv_heads - first);
+            HWY_DYNAMIC_DISPATCH(attend_tasks)(params, unit, first, first + tasks);
+            begin += tasks;
         }
     });
     // Joining a block takes tens of nanoseconds: 256 of them make a chunk.

@@ -38,6 +38,12 @@ void for_each_path_node(const AttnSegment& segment, int32_t row, Visit&& visit) 
     }
 }
 
+/// Whether `node` is `row` itself or one of its ancestors, in a tree.
+inline bool is_on_path(const AttnSegment& segment, int32_t row, int32_t node) {
+    const size_t word = static_cast<size_t>(row) * kAncestorWords + static_cast<size_t>(node / 64);
+    return (segment.ancestors[word] >> (node % 64) & 1) != 0;
+}
+
 /// What every caller must have got right about a segment.
 inline void check_segment(const AttnSegment& segment) {
     const auto rows = static_cast<size_t>(segment.rows);

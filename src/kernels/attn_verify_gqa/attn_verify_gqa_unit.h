@@ -11,7 +11,7 @@
 namespace kd {
 
 inline constexpr int32_t kAttnBlockKeys = 64;
-/// Rows that share the keys of a task: enough to spread the unpacking of K and V over, few enough
+/// Rows that share the keys of a task: enough to spread the transposing of K over, few enough
 /// to leave tasks for every thread. Fewer where many heads share a K/V head.
 inline constexpr int32_t kAttnUnitRows = 8;
 /// Most queries (rows x heads that share a K/V head) of a unit.
