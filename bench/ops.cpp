@@ -83,7 +83,8 @@ void run(const Options& options) {
     }
     if (!options.target.empty()) kd::force_dispatch_target(options.target);
     kd::ThreadPool threads(options.threads);
-    kd::Stream stream{&threads, kd::Kernels::fast};
+    kd::Arena weights;
+    kd::Stream stream{&threads, kd::Kernels::fast, &weights};
     kd::Report report(threads, options.filter);
     report.print_header();
     kd::measure_cases(report, stream);

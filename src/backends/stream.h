@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "backends/cpu/arena.h"
 #include "backends/cpu/threads.h"
 
 namespace kd {
@@ -16,6 +17,7 @@ enum class Kernels : uint8_t {
 struct Stream {
     ThreadPool* threads = nullptr;  // never null on the CPU
     Kernels kernels = Kernels::fast;
+    Arena* weights = nullptr;  // where packed weights lie; null: each in memory of its own
 };
 
 }  // namespace kd

@@ -154,7 +154,8 @@ void Engine::load() {
     limits.keys = config_.context_length + limits.tree_rows();
     threads_ = std::make_unique<ThreadPool>(config_.threads);
     stream_ = {.threads = threads_.get(),
-               .kernels = config_.reference_kernels ? Kernels::reference : Kernels::fast};
+               .kernels = config_.reference_kernels ? Kernels::reference : Kernels::fast,
+               .weights = &weights_};
     model_ = load_model(*file_,
                         {.rows = limits.rows(),
                          .logit_rows = limits.rows(),

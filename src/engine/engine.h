@@ -110,6 +110,7 @@ class Engine {
     std::unique_ptr<ModelFile> file_;
     std::unique_ptr<Tokenizer> tokenizer_;
     std::unique_ptr<ThreadPool> threads_;
+    Arena weights_;  // packed, of model and drafter
     Stream stream_;
     std::unique_ptr<Model> model_;
     std::unique_ptr<Drafter> drafter_;

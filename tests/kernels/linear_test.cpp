@@ -43,6 +43,43 @@ std::vector<double> magnitudes(const LinearCase& test, const LinearInputs& in) {
     return result;
 }
 
+/// Quantised rows made by hand.
+struct QuantTiles {
+    std::vector<QuantTile> tiles;
+    QuantRows view;
+
+    QuantTiles(int64_t rows, int64_t columns)
+        : tiles(QuantRows::bytes(rows, columns) / sizeof(QuantTile)),
+          view{.rows = rows, .columns = columns, .tiles = tiles.data()} {}
+
+    /// q: [rows, columns], all scales 1.
+    QuantTiles(const std::vector<int8_t>& q, int64_t columns)
+        : QuantTiles(std::ssize(q) / columns, columns) {
+        for (int64_t i = 0; i < std::ssize(q); ++i) {
+            const int64_t column = i % columns;
+            QuantTile& tile = view.tile(i / columns, column / 32);
+            const int64_t r = i / columns % kQuantTileRows;
+            tile.q[r][column % 32] = q[static_cast<size_t>(i)];
+            tile.scale[r] = 1;
+            tile.sum[r] += q[static_cast<size_t>(i)];
+            tile.scaled_sum[r] = static_cast<float>(tile.sum[r]);
+        }
+    }
+
+    /// Makes row 0 that of `from`.
+    void copy_row(const QuantRows& from, int64_t row) {
+        const int64_t r = row % kQuantTileRows;
+        for (int64_t block = 0; block < from.columns / 32; ++block) {
+            const QuantTile& source = from.tile(row, block);
+            QuantTile& tile = view.tile(0, block);
+            std::memcpy(tile.q[0], source.q[r], 32);
+            tile.scale[0] = source.scale[r];
+            tile.sum[0] = source.sum[r];
+            tile.scaled_sum[0] = source.scaled_sum[r];
+        }
+    }
+};
+
 TEST(Linear, AgreesWithTheReference) {
     ThreadPool threads(2);
     Stream fast{&threads, Kernels::fast};
@@ -89,12 +126,11 @@ TEST(Linear, ARowIsTheSameAloneAndInAnyBatch) {
             std::vector<float> alone;
             for (int64_t row = 0; row < kRows; ++row) {
                 LinearParams params = in.params(quantised);
-                QuantRows rows = in.quantised;
-                rows.q += row * kColumns;
-                rows.scale += row * kColumns / 32;
-                rows.sum += row * kColumns / 32;
-                rows.scaled_sum += row * kColumns / 32;
-                if (quantised) params.quantised = &rows;
+                QuantTiles single(1, kColumns);
+                if (quantised) {
+                    single.copy_row(in.quantised, row);
+                    params.quantised = &single.view;
+                }
                 if (!quantised) params.x += row * kColumns;
                 params.residual += row * weights.rows();
                 const std::vector<float> y = run(weights, params, 1, stream);
@@ -148,20 +184,11 @@ TEST(Linear, IntegersAreExactAtTheExtremes) {
                 }
             }
             std::vector<int8_t> q(kRows * kColumns);
-            std::vector<float> scale(kRows * 3, 1.0f);
-            std::vector<int32_t> sum(kRows * 3, 0);
             for (size_t i = 0; i < q.size(); ++i) {
                 const int choice = pattern % 2 == 0 ? 127 : random.below(255) - 127;
                 q[i] = static_cast<int8_t>(i / kColumns % 3 == 1 ? -choice : choice);
-                sum[i / 32] += q[i];
             }
-            std::vector<float> scaled(sum.begin(), sum.end());
-            const QuantRows x{.rows = kRows,
-                              .columns = kColumns,
-                              .q = q.data(),
-                              .scale = scale.data(),
-                              .sum = sum.data(),
-                              .scaled_sum = scaled.data()};
+            const QuantTiles x(q, kColumns);
             const LinearWeights weights(std::span(&w, 1), stream);
             std::vector<float> expected;
             std::vector<float> row_weights(kColumns);
@@ -177,7 +204,8 @@ TEST(Linear, IntegersAreExactAtTheExtremes) {
                 }
             }
             for_each_target([&] {
-                EXPECT_TRUE(same_bits(run(weights, {.quantised = &x}, kRows, stream), expected));
+                EXPECT_TRUE(
+                    same_bits(run(weights, {.quantised = &x.view}, kRows, stream), expected));
             });
         }
     }
@@ -216,7 +244,6 @@ TEST(Linear, KQuantIntegersAreExactAtTheExtremes) {
     constexpr int64_t kColumns = 512;
     constexpr int64_t kOutputs = 37;
     constexpr int64_t kRows = 9;
-    constexpr auto kBlocks = static_cast<size_t>(kRows * kColumns / 32);
     ThreadPool threads(2);
     Stream stream{&threads, Kernels::fast};
     // Bytes of integers and of scales: both lowest, both highest, across. Then random ones.
@@ -241,23 +268,14 @@ TEST(Linear, KQuantIntegersAreExactAtTheExtremes) {
                 if (affine) std::memcpy(block + 2, &one, 2);
             }
             std::vector<int8_t> q(kRows * kColumns);
-            std::vector<float> scale(kBlocks, 1.0f), scaled(kBlocks, 0.0f);
-            std::vector<int32_t> sum(kBlocks, 0);
             for (size_t i = 0; i < q.size(); ++i) {
                 const int choice = pattern % 2 == 0 ? 127 : random.below(255) - 127;
                 // Rows of one sign, of the other, and of halves of a block with different signs.
                 const size_t kind = i / kColumns % 3;
                 q[i] =
                     static_cast<int8_t>(kind == 1 || (kind == 2 && i % 32 > 15) ? -choice : choice);
-                sum[i / 32] += q[i];
-                scaled[i / 32] += q[i];
             }
-            const QuantRows x{.rows = kRows,
-                              .columns = kColumns,
-                              .q = q.data(),
-                              .scale = scale.data(),
-                              .sum = sum.data(),
-                              .scaled_sum = scaled.data()};
+            const QuantTiles x(q, kColumns);
             const LinearWeights weights(std::span(&w, 1), stream);
             std::vector<float> expected;
             for (int64_t r = 0; r < kRows; ++r) {
@@ -266,7 +284,8 @@ TEST(Linear, KQuantIntegersAreExactAtTheExtremes) {
                 }
             }
             for_each_target([&] {
-                EXPECT_TRUE(same_bits(run(weights, {.quantised = &x}, kRows, stream), expected));
+                EXPECT_TRUE(
+                    same_bits(run(weights, {.quantised = &x.view}, kRows, stream), expected));
             });
         }
     }
@@ -308,7 +327,8 @@ TEST(Linear, NaNScalesAndInfinitiesReachTheOutput) {
     Stream stream{&threads, Kernels::fast};
     const LinearCase test{"", {{DType::q4_1, 16}}, 64, 2, false, false, 5};
     LinearInputs in = make_linear_inputs(test);
-    in.quantised.scale[1] = in.quantised.scaled_sum[1] = kNaN;
+    QuantTile& spoilt = in.quantised.tile(0, 1);
+    spoilt.scale[0] = spoilt.scaled_sum[0] = kNaN;
     const LinearWeights weights(in.parts, stream);
     for_each_target([&] {
         const std::vector<float> y = run(weights, in.params(true), 2, stream);

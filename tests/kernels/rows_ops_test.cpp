@@ -37,26 +37,21 @@ void check_row_invariance(int64_t rows, Op&& op, Reset&& reset, Read&& read) {
     }
 }
 
+/// Tiles whose every byte has the same odd value, before rows are quantised into them.
 struct Quantised {
-    std::vector<int8_t> q;
-    std::vector<float> scale;
-    std::vector<int32_t> sum;
-    std::vector<float> scaled_sum;
+    std::vector<QuantTile> tiles;
     QuantRows view;
 
     Quantised(int64_t rows, int64_t columns)
-        : q(static_cast<size_t>(rows * columns), 55),
-          scale(static_cast<size_t>(rows * columns / 32), kNaN),
-          sum(scale.size(), 12345),
-          scaled_sum(scale.size(), kNaN),
-          view{rows, columns, q.data(), scale.data(), sum.data(), scaled_sum.data()} {}
+        : tiles(QuantRows::bytes(rows, columns) / sizeof(QuantTile)),
+          view{.rows = rows, .columns = columns, .tiles = tiles.data()} {
+        std::memset(tiles.data(), 0x55, tiles.size() * sizeof(QuantTile));
+    }
 };
 
-void expect_same(const Quantised& a, const Quantised& b) {
-    EXPECT_TRUE(same_bits(a.q, b.q));
-    EXPECT_TRUE(same_bits(a.scale, b.scale));
-    EXPECT_TRUE(same_bits(a.sum, b.sum));
-    EXPECT_TRUE(same_bits(a.scaled_sum, b.scaled_sum));
+/// All bytes, so also that rows beyond the last were left alone.
+bool same_tiles(const Quantised& a, const Quantised& b) {
+    return std::memcmp(a.tiles.data(), b.tiles.data(), a.tiles.size() * sizeof(QuantTile)) == 0;
 }
 
 TEST(QuantRows, AgreesWithTheReferenceToTheBit) {
@@ -71,7 +66,7 @@ TEST(QuantRows, AgreesWithTheReferenceToTheBit) {
             quant_rows({.x = x.data(), .out = fast.view}, stream);
             Quantised exact(test.rows, test.columns);
             quant_rows_ref({.x = x.data(), .out = exact.view});
-            expect_same(fast, exact);
+            EXPECT_TRUE(same_tiles(fast, exact));
         });
     }
 }
@@ -92,30 +87,37 @@ TEST(QuantRows, TiesZerosAndNotANumber) {
     for_each_target([&] {
         Quantised fast(1, 128);
         quant_rows({.x = x.data(), .out = fast.view}, stream);
-        EXPECT_EQ(fast.scale[0], 1.0f);
-        EXPECT_EQ((std::vector<int8_t>(fast.q.begin(), fast.q.begin() + 5)),
+        const auto block = [&](int64_t index) -> const QuantTile& {
+            return fast.view.tile(0, index);
+        };
+        EXPECT_EQ(block(0).scale[0], 1.0f);
+        EXPECT_EQ((std::vector<int8_t>(block(0).q[0], block(0).q[0] + 5)),
                   (std::vector<int8_t>{127, 0, 2, -2, -127}));
-        EXPECT_EQ(fast.scale[1], 0.0f);
-        EXPECT_EQ(fast.sum[1], 0);
-        EXPECT_TRUE(std::isnan(fast.scale[2]) && std::isnan(fast.scaled_sum[2]));
-        EXPECT_TRUE(std::isnan(fast.scale[3]) && std::isnan(fast.scaled_sum[3]));
-        EXPECT_EQ(fast.q[71], 0);
+        EXPECT_EQ(block(1).scale[0], 0.0f);
+        EXPECT_EQ(block(1).sum[0], 0);
+        for (const int64_t spoilt : {2, 3}) {
+            EXPECT_TRUE(std::isnan(block(spoilt).scale[0]));
+            EXPECT_TRUE(std::isnan(block(spoilt).scaled_sum[0]));
+            EXPECT_EQ(block(spoilt).sum[0], 0);
+        }
+        EXPECT_EQ(block(2).q[0][7], 0);
         Quantised exact(1, 128);
         quant_rows_ref({.x = x.data(), .out = exact.view});
-        EXPECT_TRUE(same_bits(fast.q, exact.q));
-        EXPECT_TRUE(same_bits(fast.sum, exact.sum));
+        for (int64_t b = 0; b < 4; ++b) {
+            EXPECT_EQ(std::memcmp(block(b).q[0], exact.view.tile(0, b).q[0], 32), 0);
+            EXPECT_EQ(block(b).sum[0], exact.view.tile(0, b).sum[0]);
+        }
     });
 }
 
-TEST(QuantRows, LaysItsArraysOutInOneBlockOfMemory) {
-    alignas(64) std::byte memory[4096];
-    const QuantRows rows = QuantRows::in(memory, 3, 96);
-    EXPECT_EQ(static_cast<void*>(rows.q), memory);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(rows.scale) % 64, 0u);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(rows.sum) % 64, 0u);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(rows.scaled_sum) % 64, 0u);
-    EXPECT_GE(reinterpret_cast<std::byte*>(rows.scale), memory + 3 * 96);
-    EXPECT_LE(reinterpret_cast<std::byte*>(rows.scaled_sum + 9), memory + QuantRows::bytes(3, 96));
+TEST(QuantRows, LiesInMemoryTileByTile) {
+    alignas(64) std::byte memory[16384];
+    const QuantRows rows = QuantRows::in(memory, 2 * kQuantTileRows + 1, 96);
+    EXPECT_EQ(static_cast<void*>(rows.tiles), memory);
+    EXPECT_EQ(&rows.tile(kQuantTileRows - 1, 2), rows.tiles + 2);
+    EXPECT_EQ(&rows.tile(kQuantTileRows, 0), rows.tiles + 3);
+    EXPECT_EQ(reinterpret_cast<std::byte*>(&rows.tile(2 * kQuantTileRows, 2) + 1),
+              memory + QuantRows::bytes(rows.rows, rows.columns));
 }
 
 TEST(Rmsnorm, AgreesWithTheReferenceAndInPlace) {

@@ -51,16 +51,23 @@ bool spin_until(Ready&& ready) {
 
 }  // namespace
 
-// One job at a time. `cursor` holds (job number, chunks left) in one word: a worker takes a chunk
-// by compare-and-swap, so one that read the fields of an old job and lost its core can never take a
-// chunk of a new one. The fields of a job are written only after every chunk of the job before was
-// done, and nobody swaps a cursor without chunks left, hence a successful swap proves that the
-// fields read before it belong to its job. (Counting up would not do: at an exhausted cursor the
-// number of chunks read might already be the next job's.)
+// One job at a time. Thread i begins with the i-th of equal shares of its chunks, whose `cursor`
+// holds (job number, chunks left) in one word: a thread takes a chunk by compare-and-swap, so one
+// that read the fields of an old job and lost its core can never take a chunk of a new one. The
+// fields of a job are written only after every chunk of the job before was done, and nobody swaps a
+// cursor without chunks left, hence a successful swap proves that the fields read before it belong
+// to its job. (Counting up would not do: at an exhausted cursor the number of chunks read might
+// already be the next job's.)
+struct alignas(64) Share {
+    std::atomic<uint64_t> cursor{0};
+};
+
 struct ThreadPool::State {
-    alignas(64) std::atomic<uint64_t> cursor{0};
+    explicit State(size_t threads) : shares(threads) {}
+
+    std::vector<Share> shares;
     alignas(64) std::atomic<uint32_t> chunks_done{0};
-    alignas(64) std::atomic<uint32_t> job{0};  // what idle workers watch; equals cursor's job
+    alignas(64) std::atomic<uint32_t> job{0};  // what idle workers watch; equals the cursors' job
     std::atomic<Call> call{nullptr};
     std::atomic<void*> context{nullptr};
     std::atomic<int64_t> count{0};
@@ -69,11 +76,17 @@ struct ThreadPool::State {
     std::atomic<bool> stop{false};
     std::vector<std::thread> workers;
 
-    void take_chunks(uint32_t job_number);
-    void work();
+    /// Where the share begins among `all` chunks; that of the last one plus one: all.
+    uint32_t first_chunk(size_t share, uint32_t all) const {
+        return static_cast<uint32_t>(uint64_t{all} * share / shares.size());
+    }
+    void take_chunks(uint32_t job_number, size_t share);
+    void take_all(uint32_t job_number, size_t thread);
+    void work(size_t thread);
 };
 
-void ThreadPool::State::take_chunks(uint32_t job_number) {
+void ThreadPool::State::take_chunks(uint32_t job_number, size_t share) {
+    std::atomic<uint64_t>& cursor = shares[share].cursor;
     uint64_t at = cursor.load(std::memory_order_acquire);
     while (static_cast<uint32_t>(at >> kIndexBits) == job_number) {
         const auto left = static_cast<uint32_t>(at & kIndexMask);
@@ -87,7 +100,7 @@ void ThreadPool::State::take_chunks(uint32_t job_number) {
                                           std::memory_order_acquire)) {
             continue;
         }
-        const int64_t begin = int64_t{job_chunks - left} * job_grain;
+        const int64_t begin = int64_t{first_chunk(share + 1, job_chunks) - left} * job_grain;
         job_call(job_context, begin, std::min(begin + job_grain, job_count));
         if (chunks_done.fetch_add(1, std::memory_order_acq_rel) + 1 == job_chunks) {
             chunks_done.notify_one();  // the caller, if it fell asleep
@@ -96,7 +109,14 @@ void ThreadPool::State::take_chunks(uint32_t job_number) {
     }
 }
 
-void ThreadPool::State::work() {
+/// Its own share, then what the others have left.
+void ThreadPool::State::take_all(uint32_t job_number, size_t thread) {
+    for (size_t i = 0; i < shares.size(); ++i) {
+        take_chunks(job_number, (thread + i) % shares.size());
+    }
+}
+
+void ThreadPool::State::work(size_t thread) {
     uint32_t seen = 0;
     for (;;) {
         auto changed = [&] { return job.load(std::memory_order_acquire) != seen; };
@@ -105,17 +125,18 @@ void ThreadPool::State::work() {
         const uint32_t now = job.load(std::memory_order_acquire);
         if (now == seen) continue;
         seen = now;
-        take_chunks(seen);
+        take_all(seen, thread);
     }
 }
 
-ThreadPool::ThreadPool(int threads) : threads_(threads), state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int threads) : threads_(threads) {
     if (threads < 1 || threads > kMaxThreads) {
         KD_THROW(invalid_argument, "thread count {} is not in 1..{}", threads, kMaxThreads);
     }
+    state_ = std::make_unique<State>(static_cast<size_t>(threads));
     state_->workers.reserve(static_cast<size_t>(threads - 1));
-    for (int i = 1; i < threads; ++i) {
-        state_->workers.emplace_back([state = state_.get()] { state->work(); });
+    for (size_t i = 1; i < state_->shares.size(); ++i) {
+        state_->workers.emplace_back([state = state_.get(), i] { state->work(i); });
     }
 }
 
@@ -144,12 +165,16 @@ void ThreadPool::run(int64_t count, int64_t grain, Call call, void* context) {
     state.chunks.store(static_cast<uint32_t>(chunks), std::memory_order_relaxed);
     state.chunks_done.store(0, std::memory_order_relaxed);
     const uint32_t job = state.job.load(std::memory_order_relaxed) + 1;
-    state.cursor.store((uint64_t{job} << kIndexBits) | static_cast<uint64_t>(chunks),
-                       std::memory_order_release);
+    const auto all = static_cast<uint32_t>(chunks);
+    for (size_t i = 0; i < state.shares.size(); ++i) {
+        const uint64_t left = state.first_chunk(i + 1, all) - state.first_chunk(i, all);
+        state.shares[i].cursor.store((uint64_t{job} << kIndexBits) | left,
+                                     std::memory_order_release);
+    }
     state.job.store(job, std::memory_order_release);
     state.job.notify_all();
 
-    state.take_chunks(job);
+    state.take_all(job, 0);
     auto finished = [&] {
         return state.chunks_done.load(std::memory_order_acquire) == static_cast<uint32_t>(chunks);
     };

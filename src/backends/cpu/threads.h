@@ -1,9 +1,10 @@
 // The CPU workers of a stream: a small pool that splits index ranges.
 //
 // Why not OpenMP: its barriers spin on a core that another program may hold, which was measured to
-// cost 5-15x on shared machines, and ThreadSanitizer cannot see them. Here chunks are handed out
-// from one counter, so a worker that loses its core delays only its own chunk; workers that find
-// nothing spin for a few microseconds and then sleep.
+// cost 5-15x on shared machines, and ThreadSanitizer cannot see them. Here every thread begins with
+// a contiguous share of the chunks (so a matrix is read from one place on) and then takes from the
+// others', so a worker that loses its core delays only its own chunk; workers that find nothing
+// spin for a few microseconds and then sleep.
 #pragma once
 
 #include <cstdint>

@@ -16,13 +16,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace kd::HWY_NAMESPACE {
 
+/// Rows that a chunk's panels are multiplied with before the next rows are.
+constexpr int64_t kBlockRows = 64;
+
 /// y = sums + bias + residual for the outputs of one panel, in that order.
 HWY_INLINE void finish(const LinearParams& params, const Sums& sums, int64_t row, int64_t rows,
                        int64_t output, int64_t outputs) {
+    const F32 d;
     const int64_t stride = params.weights->rows();
     for (int64_t r = 0; r < rows; ++r) {
         const int64_t at = (row + r) * stride + output;
-        for (int64_t n = 0; n < outputs; ++n) {
+        int64_t n = 0;
+        for (; n + static_cast<int64_t>(kLanes) <= outputs; n += static_cast<int64_t>(kLanes)) {
+            F32Vec y = hn::Load(d, sums.at[r] + n);
+            if (params.bias != nullptr) y = hn::Add(y, hn::LoadU(d, params.bias + output + n));
+            if (params.residual != nullptr) y = hn::Add(y, hn::LoadU(d, params.residual + at + n));
+            hn::StoreU(y, d, params.y + at + n);
+        }
+        for (; n < outputs; ++n) {
             float y = sums.at[r][n];
             if (params.bias != nullptr) y += params.bias[output + n];
             if (params.residual != nullptr) y += params.residual[at + n];
@@ -31,25 +42,26 @@ HWY_INLINE void finish(const LinearParams& params, const Sums& sums, int64_t row
     }
 }
 
-/// Panels [begin, end) for all rows: the panel outside, so that it comes from memory once and from
-/// the first-level cache for every further tile of rows.
+/// Panels [begin, end) for all rows: by blocks of rows that the second-level cache holds beside the
+/// panels, and in these the panel outside, so that it comes from memory once and from the
+/// first-level cache for every further tile of rows.
 void linear_panels(const LinearParams& params, int64_t begin, int64_t end) {
     const LinearWeights::Packed& packed = params.weights->packed();
-    const int64_t tiles = (params.rows + kTileRows - 1) / kTileRows;
     Sums sums;
     for (const PanelGroup& group : packed.groups) {
         const int64_t first = std::max<int64_t>(0, begin - group.first_panel);
         const int64_t last = std::min(group.panels, end - group.first_panel);
-        for (int64_t p = first; p < last; ++p) {
-            const std::byte* panel = packed.panel(group, p);
-            const int64_t output = group.first_output + p * kPanelOutputs;
-            const int64_t outputs = std::min(kPanelOutputs, group.outputs - p * kPanelOutputs);
-            for (int64_t t = 0; t < tiles; ++t) {
-                // Tiles of nearly equal height.
-                const int64_t row = params.rows * t / tiles;
-                const int64_t rows = params.rows * (t + 1) / tiles - row;
-                run_tile(params, group.type, panel, row, rows, sums);
-                finish(params, sums, row, rows, output, outputs);
+        for (int64_t block = 0; block < params.rows; block += kBlockRows) {
+            const int64_t block_end = std::min(block + kBlockRows, params.rows);
+            for (int64_t p = first; p < last; ++p) {
+                const std::byte* panel = packed.panel(group, p);
+                const int64_t output = group.first_output + p * kPanelOutputs;
+                const int64_t outputs = std::min(kPanelOutputs, group.outputs - p * kPanelOutputs);
+                for (int64_t row = block; row < block_end; row += kTileRows) {
+                    const int64_t rows = std::min(kTileRows, block_end - row);
+                    run_tile(params, group.type, panel, row, rows, sums);
+                    finish(params, sums, row, rows, output, outputs);
+                }
             }
         }
     }

@@ -20,7 +20,8 @@ namespace kd {
 /// source memory is not read after construction, except by the reference.
 class LinearWeights {
   public:
-    /// parts: each [rows_i, columns]; they must outlive this object (the reference reads them).
+    /// parts: each [rows_i, columns]; they must outlive this object (the reference reads them), and
+    /// so must the stream's arena.
     LinearWeights(std::span<const WeightView> parts, Stream& stream);
     ~LinearWeights();
     LinearWeights(LinearWeights&&) noexcept;

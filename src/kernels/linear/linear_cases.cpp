@@ -75,7 +75,11 @@ LinearInputs make_linear_inputs(const LinearCase& test) {
         in.quantised = QuantRows::in(aligned, test.rows, test.columns);
         quant_rows_ref({.x = in.x.data(), .out = in.quantised});
         for (size_t i = 0; i < in.x.size(); ++i) {
-            in.x[i] = in.quantised.scale[i / 32] * static_cast<float>(in.quantised.q[i]);
+            const auto row = static_cast<int64_t>(i) / test.columns;
+            const auto column = static_cast<int64_t>(i) % test.columns;
+            const QuantTile& tile = in.quantised.tile(row, column / 32);
+            const int64_t r = row % kQuantTileRows;
+            in.x[i] = tile.scale[r] * static_cast<float>(tile.q[r][column % 32]);
         }
     }
     return in;

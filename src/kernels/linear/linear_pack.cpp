@@ -10,7 +10,6 @@ namespace kd {
 
 namespace {
 
-constexpr size_t kAlignment = 64;
 constexpr int64_t kChunkBytes = 256 * 1024;
 
 /// `type`: of the panel.
@@ -18,8 +17,8 @@ size_t panel_bytes_of(DType type, int64_t columns) {
     if (!is_quantised(type)) {
         return static_cast<size_t>(bytes_of(type, columns) * kPanelOutputs + 63) / 64 * 64;
     }
-    return static_cast<size_t>(panel_scales_bytes(type, columns) +
-                               columns / kBlockColumns * panel_block_bytes(type));
+    return static_cast<size_t>(panel_integers_at(type, columns / kBlockColumns - 1) +
+                               panel_block_bytes(type));
 }
 
 void put_u16(std::byte* to, int index, int64_t output, uint32_t bits) {
@@ -48,49 +47,42 @@ void put_integers(DType panel, const Integer* q, int64_t output, std::byte* inte
     }
 }
 
-/// One superblock of output n. `scales`, `factors`, `integers`: where those of the superblock
-/// begin.
-void pack_affine(DType type, const std::byte* from, int64_t n, std::byte* scales,
-                 std::byte* factors, std::byte* integers) {
+/// One superblock of output n, whose step of the panel begins at `step`.
+void pack_affine(DType type, const std::byte* from, int64_t n, std::byte* step) {
     const AffineSuperblock block = read_affine_superblock(type, from);
+    std::byte* factors = step + panel_factors_at(type, 0);
     put_u16(factors, 0, n, block.d_bits);
     put_u16(factors, 1, n, block.dmin_bits ^ 0x8000u);
-    for (size_t b = 0; b < kSuperblockBlocks; ++b) {
-        put_u8(scales, 0, n, block.scale[b]);
-        put_u8(scales, 1, n, block.minimum[b]);
-        put_integers(type, &block.q[b * kBlockColumns], n, integers);
-        scales += panel_scale_bytes(type);
-        integers += panel_block_bytes(type);
+    for (int64_t b = 0; b < kSuperblockBlocks; ++b) {
+        const auto index = static_cast<size_t>(b);
+        put_u8(step + panel_scales_at(type, b), 0, n, block.scale[index]);
+        put_u8(step + panel_scales_at(type, b), 1, n, block.minimum[index]);
+        put_integers(type, &block.q[index * kBlockColumns], n, step + panel_integers_at(type, b));
     }
 }
 
-void pack_q6_k(const std::byte* from, int64_t n, std::byte* scales, std::byte* factors,
-               std::byte* integers) {
+void pack_q6_k(const std::byte* from, int64_t n, std::byte* step) {
+    constexpr DType kType = DType::q6_k;
     const Q6KBlock block = read_q6_k(from);
-    put_u16(factors, 0, n, block.d_bits);
-    for (size_t b = 0; b < kSuperblockBlocks; ++b) {
-        put_u8(scales, 0, n, block.scale[2 * b]);
-        put_u8(scales, 1, n, block.scale[2 * b + 1]);
-        put_integers(DType::q6_k, &block.q[b * kBlockColumns], n, integers);
-        scales += panel_scale_bytes(DType::q6_k);
-        integers += panel_block_bytes(DType::q6_k);
+    put_u16(step + panel_factors_at(kType, 0), 0, n, block.d_bits);
+    for (int64_t b = 0; b < kSuperblockBlocks; ++b) {
+        const auto index = static_cast<size_t>(b);
+        put_u8(step + panel_scales_at(kType, b), 0, n, block.scale[2 * index]);
+        put_u8(step + panel_scales_at(kType, b), 1, n, block.scale[2 * index + 1]);
+        put_integers(kType, &block.q[index * kBlockColumns], n, step + panel_integers_at(kType, b));
     }
 }
 
 void pack_superblocks(const WeightView& part, int64_t first, int64_t outputs, std::byte* panel) {
     const DType type = part.type;
-    std::byte* factors = panel + panel_factors_offset(type, part.columns);
-    std::byte* integers = panel + panel_scales_bytes(type, part.columns);
     for (int64_t n = 0; n < outputs; ++n) {
         for (int64_t s = 0; s < part.columns / kSuperblock; ++s) {
             const std::byte* from = part.row(first + n) + s * block_bytes(type);
-            std::byte* scales_at = panel + s * kSuperblockBlocks * panel_scale_bytes(type);
-            std::byte* factors_at = factors + s * panel_factor_bytes(type);
-            std::byte* integers_at = integers + s * kSuperblockBlocks * panel_block_bytes(type);
+            std::byte* step = panel + s * panel_step_bytes(type);
             if (type == DType::q6_k) {
-                pack_q6_k(from, n, scales_at, factors_at, integers_at);
+                pack_q6_k(from, n, step);
             } else {
-                pack_affine(type, from, n, scales_at, factors_at, integers_at);
+                pack_affine(type, from, n, step);
             }
         }
     }
@@ -109,14 +101,13 @@ void pack_kept_blocks(const WeightView& part, int64_t first, int64_t outputs, st
     const int64_t groups = panel_block_bytes(type) / (4 * kPanelOutputs);
     // Two's complement to value + 128: the top bit of each byte flips.
     const uint32_t flip = type == DType::q8_0 ? 0x80808080u : 0u;
-    std::byte* integers = panel + panel_scales_bytes(type, part.columns);
     for (int64_t n = 0; n < outputs; ++n) {
         const std::byte* from = part.row(first + n);
         for (int64_t b = 0; b < part.columns / kBlockColumns; ++b) {
-            std::byte* scales = panel + b * panel_scale_bytes(type) + 2 * n;
+            std::byte* scales = panel + panel_scales_at(type, b) + 2 * n;
             std::memcpy(scales, from, 2);
             if (header == 4) std::memcpy(scales + 2 * kPanelOutputs, from + 2, 2);
-            std::byte* to = integers + b * panel_block_bytes(type) + 4 * n;
+            std::byte* to = panel + panel_integers_at(type, b) + 4 * n;
             for (int64_t g = 0; g < groups; ++g) {
                 uint32_t word;
                 std::memcpy(&word, from + header + 4 * g, 4);
@@ -130,12 +121,11 @@ void pack_kept_blocks(const WeightView& part, int64_t first, int64_t outputs, st
 
 void pack_blocks(const WeightView& part, int64_t first, int64_t outputs, std::byte* panel) {
     const DType type = panel_type(part.type);
-    std::byte* integers = panel + panel_scales_bytes(type, part.columns);
     for (int64_t n = 0; n < outputs; ++n) {
         for (int64_t b = 0; b < part.columns / kBlockColumns; ++b) {
             const QuantBlock block =
                 read_quant_block(part.type, part.row(first + n) + b * block_bytes(part.type));
-            std::byte* scales = panel + b * panel_scale_bytes(type);
+            std::byte* scales = panel + panel_scales_at(type, b);
             if (type == DType::int4) {
                 const float scale = part.scales.at(first + n, b * kBlockColumns, part.columns);
                 std::memcpy(scales + 4 * n, &scale, 4);
@@ -143,7 +133,7 @@ void pack_blocks(const WeightView& part, int64_t first, int64_t outputs, std::by
                 put_u16(scales, 0, n, block.d_bits);
                 if (has_block_minimum(type)) put_u16(scales, 1, n, block.m_bits);
             }
-            put_integers(type, block.q.data(), n, integers + b * panel_block_bytes(type));
+            put_integers(type, block.q.data(), n, panel + panel_integers_at(type, b));
         }
     }
 }
@@ -237,15 +227,13 @@ LinearWeights::LinearWeights(std::span<const WeightView> parts, Stream& stream)
         packed.panels += group.panels;
         packed.bytes += group.panel_bytes * static_cast<size_t>(group.panels);
     }
-    packed.memory.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, packed.bytes)));
-    if (!packed.memory) {
-        KD_THROW(out_of_resources, "{} bytes for packed weights", packed.bytes);
-    }
+    if (stream.weights == nullptr) packed.own = std::make_unique<Arena>();
+    packed.memory = (packed.own ? packed.own.get() : stream.weights)->take(packed.bytes);
     for (size_t i = 0; i < packed.groups.size(); ++i) {
         const PanelGroup& group = packed.groups[i];
         const int64_t grain =
             std::max<int64_t>(1, kChunkBytes / static_cast<int64_t>(group.panel_bytes));
-        std::byte* memory = packed.memory.get() + group.offset_bytes;
+        std::byte* memory = packed.memory + group.offset_bytes;
         stream.threads->parallel_for(group.panels, grain, [&](int64_t begin, int64_t end) {
             for (int64_t p = begin; p < end; ++p) {
                 pack_panel(packed.parts[i], p, memory + static_cast<size_t>(p) * group.panel_bytes,

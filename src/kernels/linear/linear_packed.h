@@ -2,15 +2,15 @@
 //
 // A panel holds all columns of its outputs:
 //   F32, F16, BF16   [columns][16 outputs], in the file's type
-//   quantised        scales, padded to 64 bytes, then the integers of one block of 32 columns after
-//                    the other.
-//   Scales:
-//     Q8_0, Q4_0     [blocks][16 outputs] f16
-//     Q4_1, Q5_1     [blocks][scales 16, minima 16] f16
-//     Q4_K, Q5_K     [blocks][scales 16, minima 16] u8, then [superblocks][d 16, -dmin 16] f16
-//     Q6_K           [blocks][scales of columns 0-15 16, of columns 16-31 16] i8, then
-//                    [superblocks][d 16] f16
-//     INT4           [blocks][16 outputs] f32, which holds f16, bf16 and f32 ones unrounded
+//   quantised        steps of one or more blocks of 32 columns: the blocks' scales, padded to 64
+//                    bytes, then their integers. So a panel is read from front to back, which
+//                    memory answers about twice as fast as two streams.
+//   Scales of a step:
+//     Q8_0, Q4_0     [2 blocks][16 outputs] f16
+//     Q4_1, Q5_1     [1 block][scales 16, minima 16] f16
+//     Q4_K, Q5_K     [8 blocks][scales 16, minima 16] u8, then [d 16, -dmin 16] f16
+//     Q6_K           [8 blocks][scales of columns 0-15 16, of columns 16-31 16] i8, then [d 16] f16
+//     INT4           [1 block][16 outputs] f32, which holds f16, bf16 and f32 ones unrounded
 //   Integers:
 //     Q8_0, Q6_K     [8 groups of 4 columns][16 outputs][4 columns] as value + 128, value + 32
 //     Q5_1, Q5_K     the same as they are, 0..31
@@ -23,13 +23,13 @@
 //
 // Bits a weight, here and in the file: Q8_0 8.5; Q4_0 4.5; Q4_1 5; INT4 5 (4.5 with 16-bit scales);
 // Q5_0 8.5 (5.5); IQ4_NL 8.5 (4.5); Q5_1 9 (6); Q4_K 4.63 (4.5; scales multiplied out would take 5
-// as f16, 6 as floats); Q5_K 8.63 (5.5); Q6_K 8.56 (6.56); F8_E4M3 32 (8).
+// as f16, 6 as floats); Q5_K 8.63 (5.5); Q6_K 8.63 (6.56); F8_E4M3 32 (8). A last step of one block
+// (Q8_0, Q4_0: odd numbers of blocks) pads 32 bytes more.
 //
 // 64 bytes of integers are 16 outputs x 4 columns: what one vpdpbusd of a 512-bit vector multiplies
 // with 4 broadcast activations. Narrower vectors take 8 or 4 of the outputs at a time.
 #pragma once
 
-#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -54,20 +54,17 @@ struct PanelGroup {
 };
 
 struct LinearWeights::Packed {
-    struct Free {
-        void operator()(std::byte* memory) const { std::free(memory); }
-    };
-
     std::vector<WeightView> parts;
     std::vector<PanelGroup> groups;
     int64_t rows = 0;
     int64_t columns = 0;
     int64_t panels = 0;
     size_t bytes = 0;
-    std::unique_ptr<std::byte[], Free> memory;
+    std::unique_ptr<Arena> own;   // of weights whose stream had no arena
+    std::byte* memory = nullptr;  // [bytes] in that or the stream's arena
 
     const std::byte* panel(const PanelGroup& group, int64_t index) const {
-        return memory.get() + group.offset_bytes + static_cast<size_t>(index) * group.panel_bytes;
+        return memory + group.offset_bytes + static_cast<size_t>(index) * group.panel_bytes;
     }
 };
 
@@ -115,21 +112,17 @@ constexpr int64_t panel_scale_bytes(DType type) {
     return (has_block_minimum(type) || type == DType::int4 ? 4 : 2) * kPanelOutputs;
 }
 
-/// Bytes of the f16 factors of one superblock of a panel; 0 for types without superblocks.
-constexpr int64_t panel_factor_bytes(DType type) {
-    if (block_elements(type) != kSuperblock) return 0;
-    return (panel_has_minimum(type) ? 2 : 1) * kPanelOutputs * 2;
+/// Blocks of a step: a superblock's, else as many as fill lines of 64 bytes with scales.
+constexpr int64_t panel_step_blocks(DType type) {
+    if (block_elements(type) == kSuperblock) return kSuperblockBlocks;
+    return panel_scale_bytes(type) == 64 ? 1 : 2;
 }
 
-/// Where the factors of a panel's superblocks begin.
-constexpr int64_t panel_factors_offset(DType type, int64_t columns) {
-    return columns / kBlockColumns * panel_scale_bytes(type);
-}
-
-/// Bytes of all scales and factors of a panel: where its integers begin.
-constexpr int64_t panel_scales_bytes(DType type, int64_t columns) {
-    const int64_t factors = columns / kSuperblock * panel_factor_bytes(type);
-    return (panel_factors_offset(type, columns) + factors + 63) / 64 * 64;
+/// Bytes of a step's scales and factors: where its integers begin.
+constexpr int64_t panel_step_scales_bytes(DType type) {
+    const int64_t scales = panel_step_blocks(type) * panel_scale_bytes(type);
+    const bool factors = block_elements(type) == kSuperblock;
+    return scales + (factors ? 64 : 0);  // Q6_K pads its 32
 }
 
 /// Bytes of the integers of one block of a panel.
@@ -137,10 +130,28 @@ constexpr int64_t panel_block_bytes(DType type) {
     return kPanelOutputs * kBlockColumns / (panel_holds_bytes(type) ? 1 : 2);
 }
 
-/// Bytes of a panel for each block of 32 columns, but for padding.
 constexpr int64_t panel_step_bytes(DType type) {
-    return panel_scale_bytes(type) + panel_block_bytes(type) +
-           panel_factor_bytes(type) * kBlockColumns / kSuperblock;
+    return panel_step_scales_bytes(type) + panel_step_blocks(type) * panel_block_bytes(type);
+}
+
+// Where in a panel things of a block begin.
+
+constexpr int64_t panel_step_at(DType type, int64_t block) {
+    return block / panel_step_blocks(type) * panel_step_bytes(type);
+}
+
+constexpr int64_t panel_scales_at(DType type, int64_t block) {
+    return panel_step_at(type, block) + block % panel_step_blocks(type) * panel_scale_bytes(type);
+}
+
+/// The f16 factors of the block's superblock.
+constexpr int64_t panel_factors_at(DType type, int64_t block) {
+    return panel_step_at(type, block) + kSuperblockBlocks * panel_scale_bytes(type);
+}
+
+constexpr int64_t panel_integers_at(DType type, int64_t block) {
+    return panel_step_at(type, block) + panel_step_scales_bytes(type) +
+           block % panel_step_blocks(type) * panel_block_bytes(type);
 }
 
 /// linear_ref for outputs [begin, end) only.

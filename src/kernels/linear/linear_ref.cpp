@@ -71,14 +71,16 @@ double dot_quantised(const std::vector<WeightBlock>& weights, const QuantRows& x
     const auto blocks = static_cast<int64_t>(weights.size());
     for (int64_t b = 0; b < blocks; ++b) {
         const WeightBlock& w = weights[static_cast<size_t>(b)];
-        const int8_t* q = x.q + row * x.columns + b * 32;
+        const QuantTile& tile = x.tile(row, b);
+        const int64_t r = row % kQuantTileRows;
+        const int8_t* q = tile.q[r];
         int32_t products = 0;
         int32_t activations = 0;
         for (size_t i = 0; i < 32; ++i) {
             products += w.q[i] * q[i];
             activations += q[i];
         }
-        const double scale = x.scale[row * blocks + b];
+        const double scale = tile.scale[r];
         sum += scale * (w.scale * products + w.minimum * activations);
     }
     return sum;
@@ -92,8 +94,9 @@ double dot_float(const std::vector<float>& w, const LinearParams& params, int64_
         if (params.x != nullptr) {
             x = params.x[row * columns + k];
         } else {
-            const QuantRows& rows = *params.quantised;
-            x = double{rows.scale[(row * columns + k) / 32]} * rows.q[row * columns + k];
+            const QuantTile& tile = params.quantised->tile(row, k / 32);
+            const int64_t r = row % kQuantTileRows;
+            x = double{tile.scale[r]} * tile.q[r][k % 32];
         }
         sum += double{w[static_cast<size_t>(k)]} * x;
     }

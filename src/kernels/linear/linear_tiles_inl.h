@@ -8,6 +8,7 @@
 #define KD_KERNELS_LINEAR_TILES_INL_H
 #endif
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -38,25 +39,29 @@ namespace kd::HWY_NAMESPACE {
 
 /// Rows that share one pass over a panel: as many as the register file holds sums for.
 inline constexpr int64_t kTileRows = kLanes >= 16 ? 8 : 4;
+static_assert(kQuantTileRows % kTileRows == 0);
 
-/// How far ahead of its use a panel is asked for: the hardware gives up at the border of every page
-/// and of every run of scales. Panels lie behind each other, so this is the next panel's beginning
-/// at the end of one. Measured with one row over 96 MB, Zen 4: 2.1 times the time of merely reading
-/// them without, 1.25 times with; 2 to 16 KB do equally well.
-inline constexpr int64_t kPrefetchBytes = 4096;
+/// How far ahead of its use a panel is asked for: the hardware gives up at the border of every
+/// page. Panels lie behind each other, so this is the next panels' beginning at the end of one.
+/// A row or two wait for memory alone: one request, into the first-level cache. More rows compute
+/// for longer than that cache's few outstanding requests last, so the second level is asked long
+/// before. Milliseconds of a walk over 96 MB (Zen 5, 2 threads), one request and two: 1.95 and 2.04
+/// with one row, 2.45 and 2.30 with four, 3.31 and 2.94 with eight; one row, 1 thread, by distance:
+/// 3.2 at 1 KB, 2.6 at 4, 2.4 at 8, 2.5 at 16.
+inline constexpr int64_t kOnlyPrefetchBytes = 8192;
+inline constexpr int64_t kNearPrefetchBytes = 2048;
+inline constexpr int64_t kFarPrefetchBytes = 18 * 1024;
 
 struct Sums {
     HWY_ALIGN float at[kTileRows][kPanelOutputs];
 };
 
-/// A tile's rows of quantised activations.
-struct QuantTile {
-    const int8_t* q = nullptr;          // [rows, columns]
-    const float* scale = nullptr;       // [rows, blocks]
-    const float* scaled_sum = nullptr;  // [rows, blocks]
-    const int32_t* sum = nullptr;       // [rows, blocks]
-    int64_t columns = 0;
+/// Some rows of quantised activations: those of a QuantTile from `first` on, block after block.
+struct TileRows {
+    const QuantTile* tiles = nullptr;  // [blocks]
+    int64_t first = 0;
     int64_t blocks = 0;
+    bool first_use = true;  // of the panel: it may lie in memory, and what follows it as well
 };
 
 #if defined(KD_DOT_VNNI) || defined(KD_DOT_PAIRS)
@@ -120,6 +125,12 @@ HWY_INLINE I32Vec widen(I16Vec v, int16_t factor) {
 #endif
 }
 
+/// A sum that has to exist here: left alone, GCC regroups the additions of a whole block and keeps
+/// all products in memory until then.
+HWY_INLINE void keep_in_register(I16Vec& sum) {
+    asm("" : "+x"(sum.raw));
+}
+
 // 16-bit sums cannot overflow: a block adds 8 pairs of nibble x byte, at most 8 * 2 * 15 * 127 =
 // 30480. Bytes are therefore taken as two nibbles, whose sums stay apart until they are 32 bits.
 struct BlockSums {
@@ -130,11 +141,14 @@ struct BlockSums {
     HWY_INLINE void add_nibbles(I32Vec low, I32Vec high, const int8_t* q) {
         low_sum =
             hn::Add(low_sum, hn::Add(pairs(low, broadcast4(q)), pairs(high, broadcast4(q + 16))));
+        keep_in_register(low_sum);
     }
     HWY_INLINE void add_split_bytes(I32Vec low, I32Vec high, const int8_t* q) {
         const I32Vec activations = broadcast4(q);
         low_sum = hn::Add(low_sum, pairs(low, activations));
         high_sum = hn::Add(high_sum, pairs(high, activations));
+        keep_in_register(low_sum);
+        keep_in_register(high_sum);
     }
     HWY_INLINE I32Vec nibble_total() const { return widen(low_sum, 1); }
     HWY_INLINE I32Vec byte_total() const { return hn::Add(widen(low_sum, 1), widen(high_sum, 16)); }
@@ -142,30 +156,28 @@ struct BlockSums {
 
 #endif
 
-/// The scales of kLanes outputs of a panel, those from `lane` on.
+/// The scales of kLanes outputs, those from `lane` on, in a step of a panel. `block`: in the step.
 template <DType kType>
-struct PanelScales {
-    const std::byte* panel;
-    int64_t columns;
+struct StepScales {
+    const std::byte* step;
     size_t lane;
 
     HWY_INLINE F32Vec scale(F32 d, int64_t block) const {
         if constexpr (kType == DType::q4_k || kType == DType::q5_k) {
-            return hn::Mul(factor(d, block, 0), hn::ConvertTo(d, byte<uint8_t>(block, 0)));
+            return hn::Mul(factor(d, 0), hn::ConvertTo(d, byte<uint8_t>(block, 0)));
         } else if constexpr (kType == DType::q6_k) {
-            return factor(d, block, 0);
+            return factor(d, 0);
         } else if constexpr (kType == DType::int4) {
-            const std::byte* from = panel + block * panel_scale_bytes(kType);
-            return hn::LoadU(d, reinterpret_cast<const float*>(from) + lane);
+            return hn::LoadU(d, reinterpret_cast<const float*>(step) + lane);
         } else {
-            return half_float(d, block * panel_scale_bytes(kType));
+            return half_float(d, panel_scales_at(kType, block));
         }
     }
     HWY_INLINE F32Vec minimum(F32 d, int64_t block) const {
         if constexpr (kType == DType::q4_k || kType == DType::q5_k) {
-            return hn::Mul(factor(d, block, 1), hn::ConvertTo(d, byte<uint8_t>(block, 1)));
+            return hn::Mul(factor(d, 1), hn::ConvertTo(d, byte<uint8_t>(block, 1)));
         } else {
-            return half_float(d, block * panel_scale_bytes(kType) + 2 * kPanelOutputs);
+            return half_float(d, panel_scales_at(kType, block) + 2 * kPanelOutputs);
         }
     }
     /// Q6_K's scale of one half of a block.
@@ -175,91 +187,84 @@ struct PanelScales {
 
   private:
     HWY_INLINE F32Vec half_float(F32 d, int64_t offset) const {
-        return load_f16(d, reinterpret_cast<const uint16_t*>(panel + offset) + lane);
+        return load_f16(d, reinterpret_cast<const uint16_t*>(step + offset) + lane);
     }
-    HWY_INLINE F32Vec factor(F32 d, int64_t block, int index) const {
-        return half_float(d, panel_factors_offset(kType, columns) +
-                                 block / kSuperblockBlocks * panel_factor_bytes(kType) +
-                                 index * 2 * kPanelOutputs);
+    HWY_INLINE F32Vec factor(F32 d, int64_t index) const {
+        return half_float(d, panel_factors_at(kType, 0) + index * 2 * kPanelOutputs);
     }
     template <class Byte>
-    HWY_INLINE I32Vec byte(int64_t block, int index) const {
+    HWY_INLINE I32Vec byte(int64_t block, int64_t index) const {
         const hn::Rebind<Byte, I32> bytes;
-        const std::byte* from = panel + block * panel_scale_bytes(kType) + index * kPanelOutputs;
+        const std::byte* from = step + panel_scales_at(kType, block) + index * kPanelOutputs;
         return hn::PromoteTo(I32(), hn::LoadU(bytes, reinterpret_cast<const Byte*>(from) + lane));
     }
 };
 
-/// Asks for what one more block of a panel takes, and advances `ahead` by that.
-template <DType kType>
-HWY_INLINE void prefetch_block(const std::byte*& ahead) {
-    for (int64_t i = 0; i < panel_step_bytes(kType); i += 64) hwy::Prefetch(ahead + i);
-    ahead += panel_step_bytes(kType);
+/// Asks for what one more block of a panel takes, that far behind `at`.
+template <DType kType, int kRows>
+HWY_INLINE void prefetch_block(const std::byte* at) {
+    constexpr int64_t kBytes = panel_step_bytes(kType) / panel_step_blocks(kType);
+    for (int64_t i = 0; i < kBytes; i += 64) {
+        if constexpr (kRows < 3) {
+            __builtin_prefetch(at + kOnlyPrefetchBytes + i, 0, 3);
+        } else {
+            __builtin_prefetch(at + kNearPrefetchBytes + i, 0, 3);
+            __builtin_prefetch(at + kFarPrefetchBytes + i, 0, 2);
+        }
+    }
 }
 
-/// kLanes outputs (those from `lane` on) of a panel times kRows rows.
+/// kLanes outputs (those from `lane` on) of one block times kRows rows, added to `total`.
 template <DType kType, int kRows>
-HWY_INLINE void quant_tile_lanes(const std::byte* panel, const QuantTile& x, size_t lane,
-                                 Sums& out) {
+HWY_INLINE void add_block(const StepScales<kType>& scales, int64_t block, const QuantTile& tile,
+                          int64_t first, F32Vec (&total)[kRows]) {
     const F32 d;
     const I32 di;
     constexpr bool kBytes = panel_holds_bytes(kType);
     constexpr int kGroups = kBytes ? 8 : 4;
-    const PanelScales<kType> scales{panel, x.columns, lane};
-    const std::byte* words = panel + panel_scales_bytes(kType, x.columns) + 4 * lane;
-    const std::byte* ahead = panel + kPrefetchBytes;
     const I32Vec nibble = hn::Set(di, 0x0f0f0f0f);
-    F32Vec total[kRows];
-    HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) total[r] = hn::Zero(d);
-    for (int64_t b = 0; b < x.blocks; ++b) {
-        BlockSums sums[kRows];
-        prefetch_block<kType>(ahead);
-        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) sums[r].clear();
-        // Unrolled, GCC moves the loads of all groups forward and spills the sums: 27 % slower with
-        // 16 registers (AVX2, 8 rows).
-        HWY_UNROLL(1) for (int g = 0; g < kGroups; ++g) {
-            const I32Vec word = load_words(words + g * 4 * kPanelOutputs);
-            const int8_t* q = x.q + b * kBlockColumns + 4 * g;
-            if constexpr (kBytes) {
+    const std::byte* words = scales.step + panel_integers_at(kType, block) + 4 * scales.lane;
+    const int8_t* q = tile.q[first];
+    BlockSums sums[kRows];
+    HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) sums[r].clear();
+    HWY_UNROLL(8) for (int g = 0; g < kGroups; ++g) {
+        const I32Vec word = load_words(words + g * 4 * kPanelOutputs);
+        if constexpr (kBytes) {
 #if defined(KD_DOT_VNNI)
-                HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
-                    sums[r].add_bytes(word, q + r * x.columns);
-                }
-#else
-                const I32Vec low = hn::And(word, nibble);
-                const I32Vec high = hn::And(hn::ShiftRight<4>(word), nibble);
-                HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
-                    sums[r].add_split_bytes(low, high, q + r * x.columns);
-                }
-#endif
-            } else {
-                const I32Vec low = hn::And(word, nibble);
-                const I32Vec high = hn::And(hn::ShiftRight<4>(word), nibble);
-                HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
-                    sums[r].add_nibbles(low, high, q + r * x.columns);
-                }
-            }
-        }
-        const F32Vec scale = scales.scale(d, b);
-        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
-            const int64_t at = r * x.blocks + b;
-            I32Vec products = kBytes ? sums[r].byte_total() : sums[r].nibble_total();
-            if constexpr (panel_offset(kType) != 0) {
-                products = hn::Sub(products, hn::Set(di, panel_offset(kType) * x.sum[at]));
-            }
-            total[r] = hn::MulAdd(hn::ConvertTo(d, products),
-                                  hn::Mul(scale, hn::Set(d, x.scale[at])), total[r]);
-        }
-        if constexpr (panel_has_minimum(kType)) {
-            const F32Vec minimum = scales.minimum(d, b);
             HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
-                total[r] =
-                    hn::MulAdd(minimum, hn::Set(d, x.scaled_sum[r * x.blocks + b]), total[r]);
+                sums[r].add_bytes(word, q + r * kBlockColumns);
+            }
+#else
+            const I32Vec low = hn::And(word, nibble);
+            const I32Vec high = hn::And(hn::ShiftRight<4>(word), nibble);
+            HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
+                sums[r].add_split_bytes(low, high, q + r * kBlockColumns);
+            }
+#endif
+        } else {
+            const I32Vec low = hn::And(word, nibble);
+            const I32Vec high = hn::And(hn::ShiftRight<4>(word), nibble);
+            HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
+                sums[r].add_nibbles(low, high, q + r * kBlockColumns);
             }
         }
-        words += panel_block_bytes(kType);
+        q += 4;
     }
-    HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) hn::Store(total[r], d, out.at[r] + lane);
+    const F32Vec scale = scales.scale(d, block);
+    HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
+        I32Vec products = kBytes ? sums[r].byte_total() : sums[r].nibble_total();
+        if constexpr (panel_offset(kType) != 0) {
+            products = hn::Sub(products, hn::Set(di, panel_offset(kType) * tile.sum[first + r]));
+        }
+        total[r] = hn::MulAdd(hn::ConvertTo(d, products),
+                              hn::Mul(scale, hn::Set(d, tile.scale[first + r])), total[r]);
+    }
+    if constexpr (panel_has_minimum(kType)) {
+        const F32Vec minimum = scales.minimum(d, block);
+        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
+            total[r] = hn::MulAdd(minimum, hn::Set(d, tile.scaled_sum[first + r]), total[r]);
+        }
+    }
 }
 
 /// `sum` and the products of two groups of 4 columns of Q6_K: unsigned weights to 63, 8
@@ -288,84 +293,88 @@ HWY_INLINE int32_t sum_of_16(const int8_t* q) {
 /// those, add up to the block's integer. At most 32 * 32 * 127 * 128 = 16646144 < 2^24, so a float
 /// holds it.
 template <int kRows>
-HWY_INLINE void q6_k_tile_lanes(const std::byte* panel, const QuantTile& x, size_t lane,
-                                Sums& out) {
+HWY_INLINE void add_q6_k_block(const StepScales<DType::q6_k>& scales, int64_t block,
+                               const QuantTile& tile, int64_t first, F32Vec (&total)[kRows]) {
     constexpr DType kType = DType::q6_k;
     const F32 d;
     const I32 di;
-    const PanelScales<kType> scales{panel, x.columns, lane};
-    const std::byte* words = panel + panel_scales_bytes(kType, x.columns) + 4 * lane;
-    const std::byte* ahead = panel + kPrefetchBytes;
-    F32Vec total[kRows];
-    HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) total[r] = hn::Zero(d);
-    for (int64_t b = 0; b < x.blocks; ++b) {
-        prefetch_block<kType>(ahead);
-        I32Vec products[kRows];
-        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) products[r] = hn::Zero(di);
-        for (int half = 0; half < 2; ++half) {
-            const int8_t* q = x.q + b * kBlockColumns + 16 * half;
-            I32Vec sums[kRows];
-            // The weights are stored 32 too large.
+    const std::byte* words = scales.step + panel_integers_at(kType, block) + 4 * scales.lane;
+    I32Vec products[kRows];
+    HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) products[r] = hn::Zero(di);
+    for (int half = 0; half < 2; ++half) {
+        const int8_t* q = tile.q[first] + 16 * half;
+        I32Vec sums[kRows];
+        // The weights are stored 32 too large.
+        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
+            sums[r] = hn::Set(di, -32 * sum_of_16(q + r * kBlockColumns));
+        }
+        HWY_UNROLL(1) for (int g = 0; g < 4; g += 2) {
+            const I32Vec one = load_words(words);
+            const I32Vec two = load_words(words + 4 * kPanelOutputs);
+            words += 8 * kPanelOutputs;
             HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
-                sums[r] = hn::Set(di, -32 * sum_of_16(q + r * x.columns));
-            }
-            HWY_UNROLL(1) for (int g = 0; g < 4; g += 2) {
-                const I32Vec first = load_words(words);
-                const I32Vec second = load_words(words + 4 * kPanelOutputs);
-                words += 8 * kPanelOutputs;
-                HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
-                    sums[r] = add_two_groups(sums[r], first, second, q + 4 * g + r * x.columns);
-                }
-            }
-            const I32Vec factor = scales.half_factor(b, half);
-            HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
-                products[r] = hn::Add(products[r], hn::Mul(sums[r], factor));
+                sums[r] = add_two_groups(sums[r], one, two, q + 4 * g + r * kBlockColumns);
             }
         }
-        const F32Vec scale = scales.scale(d, b);
+        const I32Vec factor = scales.half_factor(block, half);
         HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
-            total[r] = hn::MulAdd(hn::ConvertTo(d, products[r]),
-                                  hn::Mul(scale, hn::Set(d, x.scale[r * x.blocks + b])), total[r]);
+            products[r] = hn::Add(products[r], hn::Mul(sums[r], factor));
         }
     }
-    HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) hn::Store(total[r], d, out.at[r] + lane);
+    const F32Vec scale = scales.scale(d, block);
+    HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
+        total[r] = hn::MulAdd(hn::ConvertTo(d, products[r]),
+                              hn::Mul(scale, hn::Set(d, tile.scale[first + r])), total[r]);
+    }
 }
 
 template <DType kType, int kRows>
-HWY_NOINLINE void quant_tile(const std::byte* panel, const QuantTile& x, Sums& out) {
+HWY_NOINLINE void quant_tile(const std::byte* panel, const TileRows& x, Sums& out) {
+    constexpr int64_t kBlockBytes = panel_step_bytes(kType) / panel_step_blocks(kType);
+    const F32 d;
+    const int64_t first = x.first;
+    const bool first_use = x.first_use;
     for (size_t lane = 0; lane < kPanelOutputs; lane += kLanes) {
-        if constexpr (kType == DType::q6_k) {
-            q6_k_tile_lanes<kRows>(panel, x, lane, out);
-        } else {
-            quant_tile_lanes<kType, kRows>(panel, x, lane, out);
+        StepScales<kType> scales{panel, lane};
+        F32Vec total[kRows];
+        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) total[r] = hn::Zero(d);
+        const QuantTile* tile = x.tiles;
+        for (int64_t left = x.blocks; left > 0; left -= panel_step_blocks(kType)) {
+            const int64_t blocks = std::min(left, panel_step_blocks(kType));
+            HWY_UNROLL(1) for (int64_t block = 0; block < blocks; ++block) {
+                if (first_use) prefetch_block<kType, kRows>(scales.step + block * kBlockBytes);
+                if constexpr (kType == DType::q6_k) {
+                    add_q6_k_block<kRows>(scales, block, *tile++, first, total);
+                } else {
+                    add_block<kType, kRows>(scales, block, *tile++, first, total);
+                }
+            }
+            scales.step += panel_step_bytes(kType);
         }
+        HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) hn::Store(total[r], d, out.at[r] + lane);
     }
 }
 
 #else
 
-/// The scales of a panel, output by output.
+/// The scales of a step of a panel, output by output. `block`: in the step.
 template <DType kType>
-struct PanelScales {
-    const std::byte* panel;
-    int64_t columns;
+struct StepScales {
+    const std::byte* step;
 
     float scale(int64_t block, int n) const {
         if constexpr (kType == DType::q4_k || kType == DType::q5_k) {
-            return factor(block, 0, n) * byte<uint8_t>(block, 0, n);
+            return factor(0, n) * byte<uint8_t>(block, 0, n);
         }
-        if constexpr (kType == DType::q6_k) return factor(block, 0, n);
-        if constexpr (kType == DType::int4) {
-            const std::byte* from = panel + block * panel_scale_bytes(kType);
-            return reinterpret_cast<const float*>(from)[n];
-        }
-        return half_float(block * panel_scale_bytes(kType), n);
+        if constexpr (kType == DType::q6_k) return factor(0, n);
+        if constexpr (kType == DType::int4) return reinterpret_cast<const float*>(step)[n];
+        return half_float(panel_scales_at(kType, block), n);
     }
     float minimum(int64_t block, int n) const {
         if constexpr (kType == DType::q4_k || kType == DType::q5_k) {
-            return factor(block, 1, n) * byte<uint8_t>(block, 1, n);
+            return factor(1, n) * byte<uint8_t>(block, 1, n);
         }
-        return half_float(block * panel_scale_bytes(kType) + 2 * kPanelOutputs, n);
+        return half_float(panel_scales_at(kType, block) + 2 * kPanelOutputs, n);
     }
     /// Q6_K's scale of the half of a block that has column k; 1 for the other types.
     int32_t integer_factor(int64_t block, int k, int n) const {
@@ -374,18 +383,14 @@ struct PanelScales {
 
   private:
     float half_float(int64_t offset, int n) const {
-        return f16_to_f32(reinterpret_cast<const uint16_t*>(panel + offset)[n]);
+        return f16_to_f32(reinterpret_cast<const uint16_t*>(step + offset)[n]);
     }
-    float factor(int64_t block, int index, int n) const {
-        return half_float(panel_factors_offset(kType, columns) +
-                              block / kSuperblockBlocks * panel_factor_bytes(kType) +
-                              index * 2 * kPanelOutputs,
-                          n);
+    float factor(int64_t index, int n) const {
+        return half_float(panel_factors_at(kType, 0) + index * 2 * kPanelOutputs, n);
     }
     template <class Byte>
-    Byte byte(int64_t block, int index, int n) const {
-        return static_cast<Byte>(
-            panel[block * panel_scale_bytes(kType) + index * kPanelOutputs + n]);
+    Byte byte(int64_t block, int64_t index, int n) const {
+        return static_cast<Byte>(step[panel_scales_at(kType, block) + index * kPanelOutputs + n]);
     }
 };
 
@@ -400,28 +405,28 @@ HWY_INLINE int32_t weight(const uint8_t* words, int k, int n) {
 
 /// Any other machine: plain loops over the same panel.
 template <DType kType, int kRows>
-HWY_NOINLINE void quant_tile(const std::byte* panel, const QuantTile& x, Sums& out) {
-    const PanelScales<kType> scales{panel, x.columns};
-    const auto* words =
-        reinterpret_cast<const uint8_t*>(panel) + panel_scales_bytes(kType, x.columns);
+HWY_NOINLINE void quant_tile(const std::byte* panel, const TileRows& x, Sums& out) {
     std::memset(&out, 0, sizeof out);
     for (int64_t b = 0; b < x.blocks; ++b) {
+        const StepScales<kType> scales{panel + panel_step_at(kType, b)};
+        const int64_t block = b % panel_step_blocks(kType);
+        const auto* words = reinterpret_cast<const uint8_t*>(panel + panel_integers_at(kType, b));
         for (int r = 0; r < kRows; ++r) {
-            const int64_t at = r * x.blocks + b;
-            const int8_t* q = x.q + r * x.columns + b * kBlockColumns;
+            const QuantTile& tile = x.tiles[b];
+            const int64_t row = x.first + r;
             for (int n = 0; n < kPanelOutputs; ++n) {
                 int32_t products = 0;
                 for (int k = 0; k < kBlockColumns; ++k) {
-                    products += scales.integer_factor(b, k, n) * weight<kType>(words, k, n) * q[k];
+                    products += scales.integer_factor(block, k, n) * weight<kType>(words, k, n) *
+                                tile.q[row][k];
                 }
                 float& total = out.at[r][n];
-                total += static_cast<float>(products) * (scales.scale(b, n) * x.scale[at]);
+                total += static_cast<float>(products) * (scales.scale(block, n) * tile.scale[row]);
                 if constexpr (panel_has_minimum(kType)) {
-                    total += scales.minimum(b, n) * x.scaled_sum[at];
+                    total += scales.minimum(block, n) * tile.scaled_sum[row];
                 }
             }
         }
-        words += panel_block_bytes(kType);
     }
 }
 
@@ -452,7 +457,7 @@ HWY_NOINLINE void float_tile(const std::byte* panel, const float* x, int64_t col
         for (; k + 2 <= columns; k += 2, at += 2 * kPanelOutputs) {
             constexpr int64_t kPairBytes = 2 * kPanelOutputs * block_bytes(kType);
             for (int64_t i = 0; i < kPairBytes; i += 64) {
-                hwy::Prefetch(panel + k / 2 * kPairBytes + kPrefetchBytes + i);
+                hwy::Prefetch(panel + k / 2 * kPairBytes + kOnlyPrefetchBytes + i);
             }
             const F32Vec w0 = load_weights<kType>(d, panel, at);
             const F32Vec w1 = load_weights<kType>(d, panel, at + kPanelOutputs);
@@ -482,15 +487,11 @@ HWY_INLINE void run_typed_tile(const LinearParams& params, const std::byte* pane
     }
     const int64_t columns = params.weights->columns();
     if constexpr (is_quantised(kType)) {
-        const QuantRows& x = *params.quantised;
-        const int64_t blocks = columns / kBlockColumns;
-        const QuantTile tile{.q = x.q + row * columns,
-                             .scale = x.scale + row * blocks,
-                             .scaled_sum = x.scaled_sum + row * blocks,
-                             .sum = x.sum + row * blocks,
-                             .columns = columns,
-                             .blocks = blocks};
-        quant_tile<kType, kRows>(panel, tile, sums);
+        const TileRows x{.tiles = &params.quantised->tile(row, 0),
+                         .first = row % kQuantTileRows,
+                         .blocks = columns / kBlockColumns,
+                         .first_use = row == 0};
+        quant_tile<kType, kRows>(panel, x, sums);
     } else {
         float_tile<kType, kRows>(panel, params.x + row * columns, columns, sums);
     }

@@ -9,18 +9,32 @@
 
 namespace kd {
 
-/// x[r, c] ~ scale[r, c / 32] * q[r, c]. `sum` holds the exact integer sum of each block's q, which
-/// the linear op needs for weights with an offset; `scaled_sum` is for weights with a minimum.
+/// Rows whose blocks lie together, so that a kernel reaches all of them from one address.
+inline constexpr int64_t kQuantTileRows = 8;
+
+/// One block of 32 columns of kQuantTileRows rows: x ~ scale * q. `sum` holds the exact integer sum
+/// of each row's q, which the linear op needs for weights with an offset; `scaled_sum` is for
+/// weights with a minimum.
+struct QuantTile {
+    int8_t q[kQuantTileRows][32];  // in -127..127
+    float scale[kQuantTileRows];
+    int32_t sum[kQuantTileRows];
+    float scaled_sum[kQuantTileRows];  // scale * sum
+};
+
+/// Rows in tiles; those that a last tile has beyond `rows` are never touched.
 struct QuantRows {
     int64_t rows = 0;
-    int64_t columns = 0;          // a multiple of 32
-    int8_t* q = nullptr;          // [rows, columns], in -127..127
-    float* scale = nullptr;       // [rows, columns / 32]
-    int32_t* sum = nullptr;       // [rows, columns / 32]
-    float* scaled_sum = nullptr;  // [rows, columns / 32] scale * sum
+    int64_t columns = 0;         // a multiple of 32
+    QuantTile* tiles = nullptr;  // [rows / kQuantTileRows, rounded up][columns / 32]
+
+    /// The tile that has a block of `row`, there as row % kQuantTileRows.
+    QuantTile& tile(int64_t row, int64_t block) const {
+        return tiles[row / kQuantTileRows * (columns / 32) + block];
+    }
 
     static size_t bytes(int64_t rows, int64_t columns);
-    /// Lays the four arrays out in `memory` (64-byte aligned, at least bytes(rows, columns)).
+    /// In `memory`, 64-byte aligned, at least bytes(rows, columns).
     static QuantRows in(std::byte* memory, int64_t rows, int64_t columns);
 };
 

@@ -11,7 +11,9 @@ void quant_rows_ref(const QuantRowsParams& params) {
     const int64_t blocks = out.columns / 32;
     for (int64_t at = 0; at < out.rows * blocks; ++at) {
         const float* x = params.x + at * 32;
-        int8_t* q = out.q + at * 32;
+        QuantTile& tile = out.tile(at / blocks, at % blocks);
+        const int64_t r = at / blocks % kQuantTileRows;
+        int8_t* q = tile.q[r];
         float largest = 0;
         bool finite = true;
         for (int i = 0; i < 32; ++i) {
@@ -28,9 +30,9 @@ void quant_rows_ref(const QuantRowsParams& params) {
             }
             sum += q[i];
         }
-        out.scale[at] = scale;
-        out.sum[at] = sum;
-        out.scaled_sum[at] = scale * static_cast<float>(sum);
+        tile.scale[r] = scale;
+        tile.sum[r] = sum;
+        tile.scaled_sum[r] = scale * static_cast<float>(sum);
     }
 }
 

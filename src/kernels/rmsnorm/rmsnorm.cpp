@@ -63,7 +63,7 @@ HWY_EXPORT(rmsnorm_vectors);
 
 void rmsnorm(const RmsnormParams& params, Stream& stream) {
     if (stream.kernels == Kernels::reference) return rmsnorm_ref(params);
-    const int64_t grain = rows_per_chunk(params.columns, 32768);
+    const int64_t grain = rows_per_chunk(params.columns, 8192);
     stream.threads->parallel_for(params.vectors(), grain, [&](int64_t begin, int64_t end) {
         HWY_DYNAMIC_DISPATCH(rmsnorm_vectors)(params, begin, end);
     });

@@ -125,7 +125,7 @@ void rope_append(const RopeAppendParams& params, Stream& stream) {
              name_of(params.kv.type));
     if (stream.kernels == Kernels::reference) return rope_append_ref(params);
     const int64_t columns = int64_t{params.heads + 2 * params.kv_heads} * params.head_dim;
-    const int64_t grain = rows_per_chunk(columns, 8192);
+    const int64_t grain = rows_per_chunk(columns, 4096);
     stream.threads->parallel_for(params.rows, grain, [&](int64_t begin, int64_t end) {
         HWY_DYNAMIC_DISPATCH(rope_append_rows)(params, begin, end);
     });

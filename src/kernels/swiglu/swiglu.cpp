@@ -46,7 +46,7 @@ HWY_EXPORT(swiglu_rows);
 
 void swiglu(const SwigluParams& params, Stream& stream) {
     if (stream.kernels == Kernels::reference) return swiglu_ref(params);
-    const int64_t grain = rows_per_chunk(params.columns, 8192);
+    const int64_t grain = rows_per_chunk(params.columns, 3072);
     stream.threads->parallel_for(params.rows, grain, [&](int64_t begin, int64_t end) {
         HWY_DYNAMIC_DISPATCH(swiglu_rows)(params, begin, end);
     });

@@ -1,0 +1,41 @@
+#include "backends/cpu/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <memory>
+
+namespace kd {
+
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kLargePage = size_t{2} << 20;
+constexpr size_t kBlockBytes = size_t{64} << 20;  // address space; memory is taken by large pages
+
+constexpr size_t rounded(size_t bytes, size_t unit) {
+    return (bytes + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+std::byte* Arena::take(size_t bytes) {
+    bytes = rounded(bytes, kAlignment);
+    if (bytes > left_bytes_) {
+        const size_t block = std::max(kBlockBytes, rounded(bytes, kLargePage));
+        const auto reserved = static_cast<int64_t>(block + kLargePage);
+        void* begin = blocks_.emplace_back(reserved).data();
+        size_t space = block + kLargePage;
+        begin = std::align(kLargePage, block, begin, space);
+        // Advice only: where it is refused the pages stay small.
+        madvise(begin, block, MADV_HUGEPAGE);
+        next_ = static_cast<std::byte*>(begin);
+        left_bytes_ = block;
+    }
+    std::byte* piece = next_;
+    next_ += bytes;
+    left_bytes_ -= bytes;
+    return piece;
+}
+
+}  // namespace kd

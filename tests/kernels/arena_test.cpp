@@ -1,0 +1,48 @@
+#include "backends/cpu/arena.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace kd {
+namespace {
+
+TEST(Arena, PiecesAreAlignedZeroedAndApart) {
+    Arena arena;
+    struct Piece {
+        std::byte* memory;
+        size_t bytes;
+    };
+    std::vector<Piece> pieces;
+    // Small ones share a block, then one larger than a block, then small ones again.
+    for (const size_t bytes : {size_t{1}, size_t{64}, size_t{65}, size_t{3} << 20,
+                               size_t{100} << 20, size_t{7}, size_t{63} << 20}) {
+        std::byte* memory = arena.take(bytes);
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % 64, 0u) << bytes;
+        EXPECT_EQ(memory[0], std::byte{0}) << bytes;
+        EXPECT_EQ(memory[bytes - 1], std::byte{0}) << bytes;
+        memory[0] = memory[bytes - 1] = std::byte{1};
+        for (const Piece& other : pieces) {
+            EXPECT_TRUE(memory + bytes <= other.memory || other.memory + other.bytes <= memory);
+        }
+        pieces.push_back({memory, bytes});
+    }
+}
+
+TEST(Arena, NamesTheBytesItCannotGet) {
+    Arena arena;
+    try {
+        arena.take(size_t{1} << 60);
+        FAIL() << "an exabyte";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("1152921504"), std::string::npos) << error.what();
+    }
+    EXPECT_NE(arena.take(1), nullptr);
+}
+
+}  // namespace
+}  // namespace kd
