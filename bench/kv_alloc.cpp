@@ -22,6 +22,7 @@
 #include "kdtree_version.h"
 #include "kv/free_pages.h"
 #include "ops/timing.h"
+#include "support/report.h"
 
 namespace kd {
 
@@ -366,11 +367,6 @@ std::vector<Case> cases_of(Placement placement, const std::string& filter) {
         }
     }
     return cases;
-}
-
-double load_average() {
-    double minute = 0;
-    return getloadavg(&minute, 1) == 1 ? minute : 0;
 }
 
 void print_row(const Row& row) {

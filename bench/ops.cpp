@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "ops/measure.h"
+#include "support/report.h"
+#include "support/target.h"
 
 namespace {
 

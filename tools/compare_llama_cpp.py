@@ -268,9 +268,9 @@ def main():
     print_table(rows)
     if args.json:
         result = {"schema": 1, "program": ours.name, "peer": theirs.name,
-                  "device": processor_name(), "model": pathlib.Path(args.model).name,
-                  "threads": args.threads, "repeat": args.repeat, "load_average": load,
-                  "rows": rows}
+                  "command": " ".join(sys.argv), "device": processor_name(),
+                  "model": pathlib.Path(args.model).name, "threads": args.threads,
+                  "repeat": args.repeat, "load_average": load, "rows": rows}
         pathlib.Path(args.json).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,12 +1,8 @@
 #include "ops/ceilings.h"
 
-#include <fmt/format.h>
-#include <strings.h>
-
 #include <algorithm>
 #include <atomic>
 
-#include "base/error.h"
 #include "kernels/simd/memory_read.h"
 #include "kernels/simd/targets.h"
 #include "ops/timing.h"
@@ -192,19 +188,6 @@ Ceilings measure_ceilings(ThreadPool& threads) {
                 float sink = 0;
                 return HWY_DYNAMIC_DISPATCH(dot)(steps, values, &sink);
             })};
-}
-
-void force_dispatch_target(const std::string& name) {
-    std::string known;
-    for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-        if (strcasecmp(hwy::TargetName(target), name.c_str()) == 0) {
-            hwy::SetSupportedTargetsForTest(target);
-            return;
-        }
-        known += fmt::format("{}{}", known.empty() ? "" : ", ", hwy::TargetName(target));
-    }
-    KD_THROW(invalid_argument, "target \"{}\" is none of those this build and CPU have: {}", name,
-             known);
 }
 
 }  // namespace kd

@@ -1,8 +1,6 @@
 // What this machine can do at most, measured with the instructions that the fast kernels use.
 #pragma once
 
-#include <string>
-
 #include "backends/cpu/threads.h"
 #include "kernels/simd/memory_read.h"
 
@@ -16,9 +14,5 @@ struct Ceilings {
 };
 
 Ceilings measure_ceilings(ThreadPool& threads);
-
-/// Makes the dispatch take `name` (any letter case). Throws kd::Error naming the targets that this
-/// build and this CPU have.
-void force_dispatch_target(const std::string& name);
 
 }  // namespace kd

@@ -3,20 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "backends/cpu/processor.h"
 #include "base/error.h"
 #include "kdtree_version.h"
+#include "support/report.h"
 
 namespace kd {
-
-double load_average() {
-    double minute = 0;
-    return getloadavg(&minute, 1) == 1 ? minute : 0;
-}
 
 Report::Report(ThreadPool& threads, std::string filter)
     : threads_(threads.threads()),

@@ -21,9 +21,6 @@ struct Work {
     Arithmetic arithmetic = Arithmetic::fp32;
 };
 
-/// Processes that wanted a core in the last minute; 0 where that is not known.
-double load_average();
-
 class Report {
   public:
     /// Measures the ceilings.

@@ -14,18 +14,48 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "kdtree_version.h"
+#include "kernels/simd/memory_read.h"
 
 namespace kd {
 
 namespace {
 
 constexpr int kPasses = 5;
+// Of forwards of one point in one pass. One forward of a few rows is off by some percent, as much
+// as plain decoding and a small tree lie apart.
+constexpr double kSampleSeconds = 0.012;
 // Densest where trees on a CPU live; between the points the table interpolates.
 constexpr int32_t kRows[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128};
+
+/// Makes the slots' rows memory of their own. Pages that nobody wrote to are all one page of zeros,
+/// which attention would read from the nearest cache. What they hold stays.
+void touch_rows(const KvView& kv, int32_t slots) {
+    constexpr int64_t kPageBytes = 4096;
+    const int64_t bytes = slots * kv.row_bytes();
+    for (int32_t layer = 0; layer < kv.layers; ++layer) {
+        const KvLayer rows = kv.layer(layer);
+        for (std::byte* plane : {rows.k, rows.v}) {
+            if (plane == nullptr) continue;
+            for (int64_t at = 0; at < bytes; at += kPageBytes) {
+                volatile std::byte& value = plane[at];
+                value = static_cast<std::byte>(value);
+            }
+        }
+    }
+}
+
+/// Without the fastest and the slowest pass. Not the median: where a machine changes its speed
+/// halfway, the medians of some points are those of the one speed and of some of the other.
+double middle_mean(std::vector<double> passes) {
+    static_assert(kPasses > 2);
+    std::sort(passes.begin(), passes.end());
+    return std::accumulate(passes.begin() + 1, passes.end() - 1, 0.0) / (kPasses - 2);
+}
 
 double time_forward(const RoundContext& context, Batch& batch, int32_t rows, int32_t tokens,
                     std::span<const int32_t> tail, std::span<const int32_t> positions) {
@@ -75,24 +105,31 @@ CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_ro
     // Any slots do as a context: they are read only.
     std::vector<int32_t> positions(static_cast<size_t>(far));
     std::iota(positions.begin(), positions.end(), 0);
-    // Interleaved passes, so that a disturbance spreads over all points; the median drops it.
-    std::vector<std::vector<double>> seconds(points);
-    for (int pass = 0; pass < kPasses + 1; ++pass) {
+    touch_rows(context.kv, far);
+    // Interleaved passes, so that a disturbance spreads over all points.
+    std::vector<std::vector<double>> seconds(points);  // [points, passes]
+    for (int pass = 0; pass < kPasses; ++pass) {
         for (size_t point = 0; point < points; ++point) {
-            const double s =
-                time_forward(context, batch, table.rows[point % table.rows.size()],
-                             table.contexts[point / table.rows.size()], tail, positions);
-            if (pass > 0) seconds[point].push_back(s);  // the first pass warms up
+            const auto forward = [&] {
+                return time_forward(context, batch, table.rows[point % table.rows.size()],
+                                    table.contexts[point / table.rows.size()], tail, positions);
+            };
+            // Rounds follow others of about as many rows. Behind a forward of 32 rows one of one
+            // row takes 10 % longer (caches): enough to take a tree of two for a gain that is none.
+            forward();
+            std::vector<double> samples;
+            for (double sampled = 0; sampled < kSampleSeconds; sampled += samples.back()) {
+                samples.push_back(forward());
+            }
+            std::sort(samples.begin(), samples.end());
+            seconds[point].push_back(samples[samples.size() / 2]);
             if (progress) {
                 const auto done = static_cast<double>(static_cast<size_t>(pass) * points + point);
-                progress((done + 1) / static_cast<double>((kPasses + 1) * points));
+                progress((done + 1) / static_cast<double>(kPasses * points));
             }
         }
     }
-    for (std::vector<double>& each : seconds) {
-        std::nth_element(each.begin(), each.begin() + kPasses / 2, each.end());
-        table.seconds.push_back(each[kPasses / 2]);
-    }
+    for (std::vector<double>& each : seconds) table.seconds.push_back(middle_mean(std::move(each)));
     table.correction.assign(table.rows.size(), 1.0);
     return table;
 }
@@ -115,8 +152,8 @@ std::string cost_cache_path(const std::string& cache_folder, const ModelFile& mo
         stat(file->path().c_str(), &status);
         key += fmt::format("{}|{}|{}|", file->path(), status.st_size, status.st_mtime);
     }
-    key += fmt::format("{}|{}|{}|{}|{}", threads, max_rows, std::min(max_context, kFarContext),
-                       KDTREE_COMMIT, processor_name());
+    key += fmt::format("{}|{}|{}|{}|{}|{}", threads, max_rows, std::min(max_context, kFarContext),
+                       KDTREE_COMMIT, processor_name(), dispatch_target());
     return fmt::format("{}/cost-{:016x}.json", cache_folder, std::hash<std::string>{}(key));
 }
 

@@ -16,9 +16,10 @@ namespace kd {
 inline constexpr int32_t kFarContext = 1024;
 
 /// Times forwards of 1 to `max_rows` rows at no context and at `max_context` or kFarContext, the
-/// smaller one (median of interleaved passes). Reads the pool's first slots whatever they hold and
-/// writes to the slots of `tail` alone, [max_rows] or more of them: between two rounds nothing
-/// lives there, so it may run while sessions do. `progress` is told the share done, 0 to 1.
+/// smaller one (mean of interleaved passes). Reads the pool's first slots whatever they hold
+/// (they become resident) and writes to the slots of `tail` alone, [max_rows] or more of them:
+/// between two rounds nothing lives there, so it may run while sessions do. `progress` is told the
+/// share done, 0 to 1.
 CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_rows,
                        int32_t max_context, std::span<const int32_t> tail,
                        const std::function<void(double share)>& progress = {});
@@ -26,7 +27,8 @@ CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_ro
 /// Every row costs the same: what the reference kernels do, whose forwards are too slow to time.
 CostTable proportional_cost(int32_t max_rows);
 
-/// Where the table for these is kept; the model counts by path, size and time of its files.
+/// Where the table for these, this build and this processor with the instruction set that the
+/// dispatch takes is kept; the model counts by path, size and time of its files.
 /// `max_context` as in measure_cost.
 std::string cost_cache_path(const std::string& cache_folder, const ModelFile& model, int threads,
                             int32_t max_rows, int32_t max_context = kFarContext);

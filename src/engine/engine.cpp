@@ -244,6 +244,11 @@ const CostTable& Engine::cost(const std::function<void(double share)>& progress)
     return *cost_;
 }
 
+void Engine::set_cost(CostTable table) {
+    table.validate();
+    cost_ = std::move(table);
+}
+
 CostTable Engine::cached_cost(const std::function<void(double share)>& progress) {
     const int32_t rows = batch_->limits.tree_rows();
     const int32_t max_context = std::min(config_.context_length, pool_->total());

@@ -76,6 +76,9 @@ class Engine {
     /// Measures the cost table now (or reads it from the cache) if that did not happen yet.
     /// `progress` is told the measured share, 0 to 1.
     const CostTable& cost(const std::function<void(double share)>& progress = {});
+    /// Takes this cost table, its corrections included, in place of the one in use. Throws as
+    /// CostTable::validate does.
+    void set_cost(CostTable table);
     /// Moves at most `max_tokens` rows so that sessions become contiguous (kv/relocation.h);
     /// returns how many. No output changes. step() does so by Config::kv_relocate.
     int32_t relocate(int32_t max_tokens);

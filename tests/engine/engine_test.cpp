@@ -5,9 +5,15 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "engine/cost_measure.h"
+#include "kernels/simd/targets.h"
 #include "support/engine_support.h"
+// After targets.h, which configures it.
+#include "hwy/targets.h"
 
 namespace kd {
 namespace {
@@ -172,6 +178,26 @@ TEST(CostCache, RoundTripAndRubbish) {
     // A cache folder that is a file: a message, nothing written.
     EXPECT_NE(save_cost(table, path + "/cost.json").find("cannot keep the cost table"),
               std::string::npos);
+}
+
+TEST(CostCache, ATableIsOfOneInstructionSet) {
+    const ModelFile model(tiny_model_path());
+    std::set<std::string> paths;
+    const std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
+    for (const int64_t target : targets) {
+        hwy::SetSupportedTargetsForTest(target);
+        paths.insert(cost_cache_path("cache", model, 2, 32));
+    }
+    hwy::SetSupportedTargetsForTest(0);
+    EXPECT_EQ(paths.size(), targets.size());
+    EXPECT_TRUE(paths.contains(cost_cache_path("cache", model, 2, 32)));
+}
+
+TEST(CostCache, AnEngineTakesNoTableThatCannotPredict) {
+    Engine engine(tiny_config());
+    EXPECT_THROW(engine.set_cost({}), Error);
+    engine.set_cost({.rows = {1}, .contexts = {0}, .seconds = {0.5}, .correction = {2}});
+    EXPECT_EQ(engine.cost().predict(1, 0), 1.0);
 }
 
 TEST(CostCache, FullDiskLeavesNothing) {

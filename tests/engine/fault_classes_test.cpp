@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/tree.h"
-#include "engine/cost_measure.h"
 #include "formats/model_file.h"
 #include "support/engine_support.h"
 
@@ -293,15 +292,7 @@ TEST(FaultClass, SamplingParametersActOnTrees) {
     EXPECT_TRUE(changed([](SamplingParams& p) { p.frequency_penalty = -1.5f; }));
 }
 
-/// A cost table where the engine looks for it, so that no clock decides.
-void keep_cost(const Config& config, const CostTable& table) {
-    const int32_t rows = config.max_running_requests * config.max_draft_tokens;
-    const std::string path =
-        cost_cache_path(read_environment().cache_folder, ModelFile(config.model), config.threads,
-                        rows, config.context_length);
-    ASSERT_EQ(save_cost(table, path), "");
-}
-
+/// What forwards of one row and of `rows` take, so that no clock decides.
 CostTable table_of(int32_t rows, double first, double last) {
     return {.rows = {1, rows},
             .contexts = {0, 256},
@@ -310,14 +301,12 @@ CostTable table_of(int32_t rows, double first, double last) {
 }
 
 TEST(FaultClass, SpeculationThatDoesNotPaySwitchesItselfOff) {
-    Config config = told(config_of(1), kMiddling);
-    config.context_length = 200;  // a table of its own
+    const Config config = told(config_of(1), kMiddling);
     const Request request = request_of({7, 8, 9}, 40);
     const Delta plain = plain_outputs({request})[0];
     for (const bool dear : {true, false}) {
-        keep_cost(config, table_of(32, 1.0, dear ? 32.0 : 1.0));
         Engine engine(config);
-        ASSERT_EQ(engine.cost().seconds[1], dear ? 32.0 : 1.0);
+        engine.set_cost(table_of(32, 1.0, dear ? 32.0 : 1.0));
         const Delta output = run_all(engine, {speculative(request, {}, plain)})[0];
         expect_same_output(output, plain);
         if (dear) {
@@ -356,6 +345,7 @@ struct FirstRound {
 
 FirstRound first_round(const Config& config, uint64_t seed) {
     Engine engine(config, std::make_unique<EightTokens>());
+    engine.set_cost(table_of(32, 1.0, 3.0));
     // A prompt of one token: the first round has a tree, and no clock has run yet.
     engine.submit({.prompt = {33},
                    .sampling = {.temperature = 1.5f, .seed = seed, .ignore_eos = true},
@@ -369,9 +359,7 @@ FirstRound first_round(const Config& config, uint64_t seed) {
 }
 
 TEST(FaultClass, TreesAndBudgetsDoNotLookAtTheDraws) {
-    Config config = config_of(1);
-    config.context_length = 100;
-    keep_cost(config, table_of(32, 1.0, 3.0));
+    const Config config = config_of(1);
     const FirstRound first = first_round(config, 0);
     EXPECT_GT(first.tokens.size(), 2u);
     EXPECT_LT(first.tokens.size(), 32u);  // the budget decided
