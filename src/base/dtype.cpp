@@ -82,16 +82,13 @@ std::string_view name_of(DType type) {
 }
 
 float f16_to_f32(uint16_t bits) {
+    // Exponent and mantissa at their float places are 2^112 too small, subnormals included; without
+    // a branch, so that rows become vector code.
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-    const uint32_t exponent = (bits >> 10) & 0x1fu;
-    const uint32_t mantissa = bits & 0x3ffu;
-    if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
-    if (exponent != 0) {
-        return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
-    }
-    // Zero and subnormals: mantissa * 2^-24, exact in float.
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-    return sign != 0 ? -magnitude : magnitude;
+    const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffu) << 13;
+    const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;
+    const float value = std::bit_cast<float>(magnitude) * 0x1p112f;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | special | sign);
 }
 
 uint16_t f32_to_f16(float value) {

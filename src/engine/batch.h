@@ -13,6 +13,7 @@
 #include "base/views.h"
 #include "core/accept.h"
 #include "core/budget.h"
+#include "core/draft_gate.h"
 #include "core/sampling.h"
 #include "core/tree.h"
 #include "models/drafter.h"
@@ -74,11 +75,14 @@ struct Batch {
     std::vector<DraftContext> draft_contexts;  // [decoding entries]
     std::vector<LatticeView> draft_lattices;   // [decoding entries]
     std::vector<LatticeStorage> lattices;      // [sessions] by entry
+    DraftGate gate;                            // of entries whose budget the cost model picks
+    int32_t gated_drafts = 0;                  // of them in this round
     // tree
     std::vector<TreeStorage> trees;  // [sessions] by entry
     TreeScratch tree_scratch;
     std::vector<BudgetTree> budget_trees;  // [decoding entries]
-    double overhead_s = 0;                 // of a round outside the forward, as measured lately
+    double draft_s = 0;                    // of a drafted round's draft, as measured lately
+    double overhead_s = 0;                 // of a round outside draft and forward, the same
     // verify
     std::vector<int32_t> tokens;     // [rows]
     std::vector<int32_t> positions;  // [rows]

@@ -281,14 +281,30 @@ const RoundStats* Engine::step() {
     stats_.fragmentation = pool_->fragmentation();
     stats_.free_runs = pool_->free_pages().runs();
     refine_cost(stats_);
+    judge_draft(stats_);
     apply(stats_);
     return &stats_;
 }
 
+/// Only by rounds of sessions that all drafted under a budget. Times are those of the cost table:
+/// what else the machine did is no fault of the draft.
+void Engine::judge_draft(const RoundStats& stats) {
+    if (stats.predicted_plain_s == 0 || batch_->gated_drafts < stats.sessions) return;
+    if (stats.emitted < stats.sessions) return;  // somebody's rules failed
+    const double overhead = batch_->overhead_s;
+    batch_->gate.observe(static_cast<double>(stats.emitted) / stats.sessions,
+                         (overhead + batch_->draft_s + stats.predicted_verify_s) /
+                             (overhead + stats.predicted_plain_s));
+}
+
 void Engine::refine_cost(const RoundStats& stats) {
-    const double overhead = stats.total_s - stats.verify_s;
+    const double overhead = stats.total_s - stats.draft_s - stats.verify_s;
     // A short memory: overheads follow the drafter and the batch.
     batch_->overhead_s += 0.1 * (overhead - batch_->overhead_s);
+    if (!batch_->draft_contexts.empty()) {
+        const bool first = batch_->draft_s == 0;
+        batch_->draft_s += (first ? 1 : 0.1) * (stats.draft_s - batch_->draft_s);
+    }
     // Prompt rows skip the head: such a round says little about the cost of verification.
     if (!cost_.has_value() || stats.prefill_rows > 0) return;
     double context = 0;

@@ -108,6 +108,7 @@ class Engine {
     RoundContext round_context();
     CostTable cached_cost(const std::function<void(double share)>& progress);
     void refine_cost(const RoundStats& stats);
+    void judge_draft(const RoundStats& stats);
 
     Config config_;
     std::unique_ptr<ModelFile> file_;

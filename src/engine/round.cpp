@@ -52,6 +52,7 @@ RoundStats& RoundStats::operator+=(const RoundStats& other) {
     commit_s += other.commit_s;
     total_s += other.total_s;
     predicted_verify_s += other.predicted_verify_s;
+    predicted_plain_s += other.predicted_plain_s;
     fragmentation += other.fragmentation;
     free_runs += other.free_runs;
     return *this;
@@ -64,7 +65,9 @@ RoundStats run_round(Batch& batch, const RoundContext& context) {
     Lap lap;
     draft_stage(batch, context.drafter);
     stats.draft_s = lap();
-    stats.predicted_verify_s = tree_stage(batch, *context.cost);
+    const PredictedForward predicted = tree_stage(batch, *context.cost);
+    stats.predicted_verify_s = predicted.seconds;
+    stats.predicted_plain_s = predicted.plain_seconds;
     pack_stage(batch);
     stats.tree_s = lap();
     verify_stage(batch, context);

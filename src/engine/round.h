@@ -28,6 +28,7 @@ struct RoundStats {
     double commit_s = 0;
     double total_s = 0;
     double predicted_verify_s = 0;  // by the cost table; 0: none was used
+    double predicted_plain_s = 0;   // the same of the roots alone
     Fragmentation fragmentation;    // of all sessions' page tables
     int64_t free_runs = 0;          // of neighbouring pages in the pool
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <string>
 
 #include "base/check.h"
@@ -86,6 +87,8 @@ std::string one_line(std::string text) {
 void draft_stage(Batch& batch, Drafter* drafter) {
     batch.draft_contexts.clear();
     batch.draft_lattices.clear();
+    batch.gated_drafts = 0;
+    std::optional<bool> gate_open;  // asked once, by the first entry that it concerns
     for (size_t i = 0; i < batch.entries.size(); ++i) {
         const BatchEntry& entry = batch.entries[i];
         if (!decodes(entry)) continue;
@@ -94,6 +97,11 @@ void draft_stage(Batch& batch, Drafter* drafter) {
         *lattice.has_edges = false;
         if (drafter == nullptr || max_nodes(entry, batch.limits) == 1 || entry.max_depth == 0) {
             continue;
+        }
+        if (budgeted(entry)) {
+            if (!gate_open) gate_open = batch.gate.next();
+            if (!*gate_open) continue;
+            ++batch.gated_drafts;
         }
         batch.draft_contexts.push_back(
             {.session = entry.session,
@@ -112,7 +120,7 @@ void draft_stage(Batch& batch, Drafter* drafter) {
     }
 }
 
-double tree_stage(Batch& batch, CostTable& cost) {
+PredictedForward tree_stage(Batch& batch, CostTable& cost) {
     // Trees of a fixed size cost rows that no budget can change; the others share one budget.
     std::vector<BudgetTree>& candidates = batch.budget_trees;
     candidates.clear();
@@ -134,8 +142,14 @@ double tree_stage(Batch& batch, CostTable& cost) {
             fixed_rows += *tree.count;
         }
     }
-    if (candidates.empty() || cost.empty()) return 0;
-    return choose_budget(candidates, cost, fixed_rows, batch.overhead_s, batch.limits.rows());
+    if (candidates.empty() || cost.empty()) return {};
+    const auto roots = static_cast<int32_t>(candidates.size());
+    double context = 0;
+    for (const BudgetTree& each : candidates) context += each.context;
+    const double draft_s = batch.gated_drafts > 0 ? batch.draft_s : 0;
+    return {.seconds = choose_budget(candidates, cost, fixed_rows, batch.overhead_s + draft_s,
+                                     batch.limits.rows()),
+            .plain_seconds = cost.predict(fixed_rows + roots, context / roots)};
 }
 
 void pack_stage(Batch& batch) {

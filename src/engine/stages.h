@@ -6,11 +6,16 @@
 
 namespace kd {
 
-/// Lattices of the decoding entries. Entries that want no draft get an empty lattice.
+/// Lattices of the decoding entries. Entries that want no draft get an empty lattice, and so do
+/// those with a budget while batch.gate says that drafts do not pay.
 void draft_stage(Batch& batch, Drafter* drafter);
-/// Trees, cut to the fixed size an entry asked for or to the budget that `cost` favours. Returns
-/// the predicted seconds of the forward, 0 if no cost table was asked.
-double tree_stage(Batch& batch, CostTable& cost);
+/// By the cost table; 0 if it was not asked.
+struct PredictedForward {
+    double seconds = 0;
+    double plain_seconds = 0;  // with the roots alone of the trees that have a budget
+};
+/// Trees, cut to the fixed size an entry asked for or to the budget that `cost` favours.
+PredictedForward tree_stage(Batch& batch, CostTable& cost);
 /// Tokens, positions, slots and segments of the forward.
 void pack_stage(Batch& batch);
 /// The target's forward over all rows.

@@ -24,12 +24,24 @@ DraftTensor tensor_of(const FileTensor& tensor) {
             .bytes = tensor.bytes};
 }
 
+DraftTensor tensor_of(const ForeignTensor& tensor, const GgufFile& file) {
+    const MappedFile& part = *file.files()[static_cast<size_t>(tensor.part)];
+    return {.name = tensor.name,
+            .type_name = tensor.type,
+            .dims = tensor.dims,
+            .data = part.data() + tensor.file_offset,
+            .bytes = tensor.bytes.value_or(0)};
+}
+
 }  // namespace
 
 DraftTensors::DraftTensors(const std::string& path) : path_(path) {
     if (path.ends_with(".gguf")) {
-        gguf_ = std::make_unique<GgufFile>(path);
+        gguf_ = std::make_unique<GgufFile>(path, ForeignTensors::list);
         for (const FileTensor& tensor : gguf_->tensors()) tensors_.push_back(tensor_of(tensor));
+        for (const ForeignTensor& tensor : gguf_->foreign_tensors()) {
+            tensors_.push_back(tensor_of(tensor, *gguf_));
+        }
     } else {
         safetensors_ = std::make_unique<SafetensorsFile>(path);
         for (const SafetensorsEntry& entry : safetensors_->entries()) {

@@ -18,11 +18,11 @@ namespace kd {
 
 struct DraftTensor {
     std::string_view name;
-    std::optional<DType> type;        // none: one of safetensors' types that nothing computes with
+    std::optional<DType> type;        // none: one of the file's that nothing computes with
     std::string_view type_name;       // "BF16", "I64", "BOOL", "Q8_0"
     std::vector<int64_t> dims;        // dims[0] is the contiguous one
     const std::byte* data = nullptr;  // in the mapping
-    int64_t bytes = 0;
+    int64_t bytes = 0;                // 0 where the type's size is not known
 };
 
 /// Views are valid as long as this is.

@@ -260,7 +260,7 @@ void DflashDrafter::draft(std::span<const DraftContext> contexts, std::span<Latt
                        lattices[i]);
         if (weights_.head.type != DraftHeadType::none) add_edges(contexts[i], first, lattices[i]);
         if (contexts[i].greedy && !config_.greedy_power.empty()) {
-            calibrate(lattices[i], config_.greedy_power);
+            calibrate_marginals(lattices[i], config_.greedy_power);
         }
     }
 }

@@ -57,8 +57,10 @@ class DflashDrafter final : public Drafter {
     void choose_candidates(std::span<const DraftContext> contexts);
     void bias_first_draft(int32_t anchor, int64_t draft, float* logits);
     void add_edges(const DraftContext& context, int64_t first_draft, LatticeView lattice);
-    void markov_factors(int64_t depths, int64_t first_draft);
-    void residual_factors(int64_t depths, int64_t first_draft);
+    void markov_factors(std::span<const int32_t> parents, std::span<const int32_t> children,
+                        int64_t first_draft);
+    void residual_factors(std::span<const int32_t> parents, std::span<const int32_t> children,
+                          int64_t first_draft);
 
     DflashConfig config_;
     DflashWeights weights_;

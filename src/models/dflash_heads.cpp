@@ -70,17 +70,21 @@ void DflashDrafter::choose_candidates(std::span<const DraftContext> contexts) {
     }
 }
 
-/// w.parent and w.child of a Markov head. tokens_: [depths, states] predecessors.
-void DflashDrafter::markov_factors(int64_t depths, int64_t first_draft) {
+/// w.parent and w.child of a Markov head. parents, children: [depths, states] of the draft
+/// vocabulary.
+void DflashDrafter::markov_factors(std::span<const int32_t> parents,
+                                   std::span<const int32_t> children, int64_t first_draft) {
     Workspace& w = *workspace_;
     const DflashHead& head = weights_.head;
-    const int64_t states = depths * state_capacity;
+    tokens_.assign(parents.begin(), parents.end());
+    if (!weights_.target_ids.empty()) {
+        for (int32_t& token : tokens_) token = weights_.target_ids[static_cast<size_t>(token)];
+    }
     embed({.table = head.previous, .tokens = tokens_, .out = w.parent.data()}, *stream_);
-    const std::span<const int32_t> next = {w.index.data() + first_draft * state_capacity,
-                                           static_cast<size_t>(states)};
-    embed({.table = head.next, .tokens = next, .out = w.child.data()}, *stream_);
+    embed({.table = head.next, .tokens = children, .out = w.child.data()}, *stream_);
     if (head.type != DraftHeadType::gated_markov) return;
     const int64_t columns = config_.hidden + head.rank;
+    const auto states = std::ssize(parents);
     for (int64_t i = 0; i < states; ++i) {
         float* row = w.rows_of_tokens.data() + i * columns;
         const int64_t draft = first_draft + i / state_capacity;
@@ -90,7 +94,7 @@ void DflashDrafter::markov_factors(int64_t depths, int64_t first_draft) {
     project(*head.gate, w.rows_of_tokens.data(), states, head.gate_bias.data(), nullptr,
             w.gate.data());
     edge_gate({.type = EdgeGate::sigmoid_product,
-               .depths = depths,
+               .depths = states / state_capacity,
                .states = state_capacity,
                .rank = head.rank,
                .gate = w.gate.data(),
@@ -99,15 +103,14 @@ void DflashDrafter::markov_factors(int64_t depths, int64_t first_draft) {
 }
 
 /// The same of the residual head: E (h + Wo s) = E h + (Wo^T E) . s with s = silu(Wh h + We
-/// E[prev]).
-void DflashDrafter::residual_factors(int64_t depths, int64_t first_draft) {
+/// e[prev]).
+void DflashDrafter::residual_factors(std::span<const int32_t> parents,
+                                     std::span<const int32_t> children, int64_t first_draft) {
     Workspace& w = *workspace_;
     const DflashHead& head = weights_.head;
-    const int64_t states = depths * state_capacity;
-    embed({.table = weights_.embedding, .tokens = tokens_, .out = w.rows_of_tokens.data()},
-          *stream_);
-    project(*head.from_previous, w.rows_of_tokens.data(), states, nullptr, nullptr,
-            w.parent.data());
+    const int64_t depths = std::ssize(parents) / state_capacity;
+    embed({.table = head.previous, .tokens = parents, .out = w.parent.data()}, *stream_);
+    embed({.table = head.next, .tokens = children, .out = w.child.data()}, *stream_);
     project(*head.from_hidden, w.hidden.data() + first_draft * config_.hidden, depths, nullptr,
             nullptr, w.gate.data());
     edge_gate({.type = EdgeGate::silu_sum,
@@ -117,11 +120,6 @@ void DflashDrafter::residual_factors(int64_t depths, int64_t first_draft) {
                .gate = w.gate.data(),
                .parent = w.parent.data()},
               *stream_);
-    const std::span<const int32_t> next = {w.index.data() + first_draft * state_capacity,
-                                           static_cast<size_t>(states)};
-    embed({.table = weights_.output_rows, .tokens = next, .out = w.rows_of_tokens.data()},
-          *stream_);
-    project(*head.from_next, w.rows_of_tokens.data(), states, nullptr, nullptr, w.child.data());
 }
 
 /// Edges between the depths of a lattice that has its marginals.
@@ -132,19 +130,21 @@ void DflashDrafter::add_edges(const DraftContext& context, int64_t first_draft,
     const int64_t depths = *lattice.depths - 1;
     if (depths <= 0) return;
     Workspace& w = *workspace_;
-    // Places without a state get a token as well: their factors are computed and not used.
-    tokens_.assign(static_cast<size_t>(depths * state_capacity), context.tokens.back());
-    for (int32_t depth = 0; depth < depths; ++depth) {
+    int32_t* index = w.index.data() + first_draft * state_capacity;
+    for (int32_t depth = 0; depth <= depths; ++depth) {
         const int64_t at = lattice.at(depth, 0);
-        std::copy_n(lattice.token + at, lattice.state_count[depth], tokens_.begin() + at);
-        const int64_t next = lattice.at(depth + 1, 0);
-        const int32_t states = lattice.state_count[depth + 1];
-        w.log_mass.data()[depth] = log_mass({lattice.log_prob + next, static_cast<size_t>(states)});
-        int32_t* index = w.index.data() + (first_draft + depth + 1) * state_capacity;
-        std::fill(index + states, index + state_capacity, 0);
+        const int32_t states = lattice.state_count[depth];
+        // Places without a state get a token as well: their factors are computed and not used.
+        std::fill(index + at + states, index + at + state_capacity, 0);
+        w.log_mass.data()[depth] = log_mass({lattice.log_prob + at, static_cast<size_t>(states)});
     }
+    const auto states = static_cast<size_t>(depths * state_capacity);
+    const std::span<const int32_t> parents(index, states);
+    const std::span<const int32_t> children(index + state_capacity, states);
     const bool residual = weights_.head.type == DraftHeadType::residual;
-    residual ? residual_factors(depths, first_draft + 1) : markov_factors(depths, first_draft + 1);
+    residual ? residual_factors(parents, children, first_draft + 1)
+             : markov_factors(parents, children, first_draft + 1);
+    const bool calibrated = context.greedy && !config_.greedy_power.empty();
     edge_scores({.depths = depths,
                  .states = state_capacity,
                  .rank = weights_.head.rank,
@@ -153,7 +153,8 @@ void DflashDrafter::add_edges(const DraftContext& context, int64_t first_draft,
                  .parent = w.parent.data(),
                  .child = w.child.data(),
                  .logit = w.value.data() + (first_draft + 1) * state_capacity,
-                 .log_mass = w.log_mass.data(),
+                 .log_mass = w.log_mass.data() + 1,
+                 .power = calibrated ? config_.greedy_power.data() + 1 : nullptr,
                  .edge = lattice.edge + lattice.edge_at(1, 0, 0)},
                 *stream_);
     *lattice.has_edges = true;

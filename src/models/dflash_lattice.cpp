@@ -45,15 +45,11 @@ void calibrate(std::span<float> log_probs, float power) {
     for (float& each : log_probs) each = static_cast<float>(power * double{each} - shift);
 }
 
-void calibrate(LatticeView lattice, std::span<const float> power) {
+void calibrate_marginals(LatticeView lattice, std::span<const float> power) {
     for (int32_t depth = 0; depth < *lattice.depths; ++depth) {
         const auto states = static_cast<size_t>(lattice.state_count[depth]);
-        const float exponent = power[static_cast<size_t>(depth)];
-        calibrate({lattice.log_prob + lattice.at(depth, 0), states}, exponent);
-        if (depth == 0 || !*lattice.has_edges) continue;
-        for (int32_t parent = 0; parent < lattice.state_count[depth - 1]; ++parent) {
-            calibrate({lattice.edge + lattice.edge_at(depth, parent, 0), states}, exponent);
-        }
+        calibrate({lattice.log_prob + lattice.at(depth, 0), states},
+                  power[static_cast<size_t>(depth)]);
     }
 }
 

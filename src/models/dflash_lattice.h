@@ -29,7 +29,7 @@ float log_mass(std::span<const float> log_probs);
 /// temperature for one depth, fitted so that probabilities are those with which the target agrees.
 void calibrate(std::span<float> log_probs, float power);
 
-/// The same for a whole lattice: the marginals of depth d and each parent's edges to it.
-void calibrate(LatticeView lattice, std::span<const float> power);
+/// The same for the marginals of each depth. Edges come calibrated (kernels/edge_scores).
+void calibrate_marginals(LatticeView lattice, std::span<const float> power);
 
 }  // namespace kd

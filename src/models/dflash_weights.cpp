@@ -8,7 +8,10 @@
 #include <map>
 #include <numeric>
 
+#include "backends/cpu/lazy_array.h"
 #include "base/error.h"
+#include "kernels/embed/embed.h"
+#include "models/layer_ops.h"
 
 namespace kd {
 
@@ -253,6 +256,42 @@ WeightView transposed(const WeightView& view, std::vector<std::vector<std::byte>
     return {.type = DType::f32, .data = out.data(), .rows = view.columns, .columns = view.rows};
 }
 
+template <class T>
+std::byte* put(T value, std::byte* to) {
+    std::memcpy(to, &value, sizeof value);
+    return to + sizeof value;
+}
+
+/// matrix table[id] of every id: f16 for the fast kernels, as the cache is.
+WeightView projected(const WeightView& table, std::span<const int32_t> ids,
+                     const WeightView& matrix, std::vector<std::vector<std::byte>>& storage,
+                     Stream& stream) {
+    constexpr size_t kRows = 256;
+    const bool rounds = stream.kernels == Kernels::fast;
+    WeightView result = {
+        .type = rounds ? DType::f16 : DType::f32, .rows = std::ssize(ids), .columns = matrix.rows};
+    std::byte* to =
+        storage.emplace_back(static_cast<size_t>(result.rows * result.row_bytes())).data();
+    result.data = to;
+    const LinearWeights weights(std::span(&matrix, 1), stream);
+    std::vector<float> x(kRows * static_cast<size_t>(matrix.columns));
+    std::vector<float> y(kRows * static_cast<size_t>(matrix.rows));
+    const LazyArray<std::byte> quantised(
+        static_cast<int64_t>(QuantRows::bytes(kRows, matrix.columns)));
+    for (size_t begin = 0; begin < ids.size(); begin += kRows) {
+        const auto part = ids.subspan(begin, std::min(kRows, ids.size() - begin));
+        embed({.table = table, .tokens = part, .out = x.data()}, stream);
+        linear_of_floats(
+            {.weights = &weights, .x = x.data(), .rows = std::ssize(part), .y = y.data()},
+            quantised.span(), stream);
+        for (const float value :
+             std::span(y).first(part.size() * static_cast<size_t>(matrix.rows))) {
+            to = rounds ? put(f32_to_f16(value), to) : put(value, to);
+        }
+    }
+    return result;
+}
+
 void read_markov_head(Reader& reader, const DflashConfig& c, DflashHead& head, Stream& stream) {
     head.rank = c.head_rank;
     head.previous = reader.matrix("markov_head.markov_w1.weight", c.vocabulary, head.rank);
@@ -274,10 +313,19 @@ void read_residual_head(const DflashConfig& c, DflashWeights& weights, Stream& s
     }
     head.rank = first->dims[1];
     head.from_hidden = linear_of(reader.matrix("cond_h.weight", head.rank, c.hidden), stream);
-    head.from_previous = linear_of(reader.matrix("cond_e.weight", head.rank, c.hidden), stream);
-    head.from_next = linear_of(
-        transposed(reader.matrix("cond_o.weight", c.hidden, head.rank), weights.storage), stream);
+    const WeightView from_previous = reader.matrix("cond_e.weight", head.rank, c.hidden);
+    const WeightView to_next = reader.matrix("cond_o.weight", c.hidden, head.rank);
     reader.expect_all_taken();
+    // Once for every token of the draft vocabulary: a draft would multiply hundreds of rows, in
+    // about the time of all its layers.
+    std::vector<int32_t> ids(static_cast<size_t>(c.draft_vocabulary));
+    std::iota(ids.begin(), ids.end(), 0);
+    const std::span<const int32_t> target_ids =
+        weights.target_ids.empty() ? ids : weights.target_ids;
+    head.previous =
+        projected(weights.embedding, target_ids, from_previous, weights.storage, stream);
+    const WeightView from_next = transposed(to_next, weights.storage);
+    head.next = projected(weights.output_rows, ids, from_next, weights.storage, stream);
 }
 
 std::string weights_path(const std::string& folder, const DflashConfig& c) {

@@ -36,22 +36,21 @@ struct DflashLayer {
 struct DflashHead {
     DraftHeadType type = DraftHeadType::none;
     int64_t rank = 0;
+    WeightView previous;  // of Markov heads W1 [vocabulary, rank]; residual: We e[token] [draft
+                          // vocabulary, rank]
+    WeightView next;      // [draft vocabulary, rank] W2; residual: Wo^T E[token]
     // Markov heads
-    WeightView previous;                  // W1 [vocabulary, rank]
-    WeightView next;                      // W2 [draft vocabulary, rank]
     std::unique_ptr<LinearWeights> bias;  // W2: rank -> draft vocabulary
     std::unique_ptr<LinearWeights> gate;  // G: hidden + rank -> rank
     std::vector<float> gate_bias;         // g [rank]
     // residual head
-    std::unique_ptr<LinearWeights> from_hidden;    // Wh: hidden -> rank
-    std::unique_ptr<LinearWeights> from_previous;  // We: hidden -> rank, of the token's embedding
-    std::unique_ptr<LinearWeights> from_next;      // Wo^T: hidden -> rank, of the token's head row
+    std::unique_ptr<LinearWeights> from_hidden;  // Wh: hidden -> rank
 };
 
 struct DflashWeights {
     std::unique_ptr<DraftTensors> file;           // what the views point into
     std::unique_ptr<DraftTensors> head_file;      // of a residual head
-    std::vector<std::vector<std::byte>> storage;  // of rearranged matrices
+    std::vector<std::vector<std::byte>> storage;  // of matrices that were made from the file's
     std::unique_ptr<LinearWeights> fuse;          // features -> hidden
     std::vector<float> feature_norm;              // [hidden]
     std::vector<DflashLayer> layers;

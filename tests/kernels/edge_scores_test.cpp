@@ -8,7 +8,7 @@ namespace kd {
 namespace {
 
 struct Inputs {
-    std::vector<float> parent, child, logit, log_mass;
+    std::vector<float> parent, child, logit, log_mass, power;
     EdgeScoresParams params;
     int64_t edges = 0;
 
@@ -19,6 +19,7 @@ struct Inputs {
         child = random.values(depths * test.states * test.rank);
         logit = random.values(depths * test.states, 10);
         for (int64_t d = 0; d < depths; ++d) log_mass.push_back(random.value(1) - 1);
+        if (test.power > 0) power.assign(test.parents.size(), test.power);
         edges = depths * test.states * test.states;
         params = {.depths = depths,
                   .states = test.states,
@@ -28,7 +29,8 @@ struct Inputs {
                   .parent = parent.data(),
                   .child = child.data(),
                   .logit = logit.data(),
-                  .log_mass = log_mass.data()};
+                  .log_mass = log_mass.data(),
+                  .power = power.empty() ? nullptr : power.data()};
     }
     std::vector<float> run(Stream& stream) {
         std::vector<float> edge = nan_filled(edges);
@@ -102,16 +104,41 @@ TEST(EdgeScores, ShareTheMassOfTheirDepth) {
     }
 }
 
+TEST(EdgeScores, PowersCountWhatIsLeftAsOneMore) {
+    ThreadPool threads(1);
+    EdgeScoresCase test = edge_scores_cases()[2];
+    Stream stream{&threads, Kernels::fast};
+    const std::vector<float> edge = Inputs(test).run(stream);
+    test.power = 1.4f;
+    const std::vector<float> sharp = Inputs(test).run(stream);
+    for (size_t row = 0; row < edge.size() / 32; ++row) {
+        double left = 1, sum = 0;
+        const auto children = static_cast<size_t>(test.children[row / 32]);
+        for (size_t c = 0; c < children; ++c) {
+            const double p = std::exp(double{edge[row * 32 + c]});
+            left -= p;
+            sum += std::pow(p, double{test.power});
+        }
+        sum += std::pow(left, double{test.power});
+        for (size_t c = 0; c < children; ++c) {
+            EXPECT_NEAR(sharp[row * 32 + c], test.power * edge[row * 32 + c] - std::log(sum), 1e-4);
+        }
+    }
+}
+
 TEST(EdgeScores, WhatIsNotFiniteHasNoEdge) {
     ThreadPool threads(1);
-    const EdgeScoresCase test{"", 3, 8, {3}, {3}, 11};
-    Inputs in(test);
-    in.child[3] = kNaN;                                         // child 0, of all parents
-    in.parent[2 * 8] = std::numeric_limits<float>::infinity();  // parent 2, to all children
-    for (const Kernels kernels : {Kernels::fast, Kernels::reference}) {
-        Stream stream{&threads, kernels};
-        const std::vector<float> edge = in.run(stream);
-        for (size_t i = 0; i < 9; ++i) EXPECT_EQ(std::isinf(edge[i]), i % 3 == 0 || i >= 6) << i;
+    for (const float power : {0.0f, 2.0f}) {
+        const EdgeScoresCase test{"", 3, 8, {3}, {3}, power, 11};
+        Inputs in(test);
+        in.child[3] = kNaN;                                         // child 0, of all parents
+        in.parent[2 * 8] = std::numeric_limits<float>::infinity();  // parent 2, to all children
+        for (const Kernels kernels : {Kernels::fast, Kernels::reference}) {
+            Stream stream{&threads, kernels};
+            const std::vector<float> edge = in.run(stream);
+            for (size_t i = 0; i < 9; ++i)
+                EXPECT_EQ(std::isinf(edge[i]), i % 3 == 0 || i >= 6) << i;
+        }
     }
 }
 

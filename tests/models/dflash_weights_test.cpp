@@ -116,6 +116,20 @@ TEST(DflashWeights, AWholeVocabularyIsNotRearranged) {
     EXPECT_NE(load_error(description).find("tensor 'd2t_x' is not part of"), std::string::npos);
 }
 
+TEST(DflashWeights, OfAnotherTypeInGguf) {
+    json description = dflash_case("full");
+    const std::string folder = write_dflash_gguf(description, DType::q8_0);
+    GgufWriter writer;
+    constexpr uint32_t kQ2K = 10;  // ggml's code
+    writer.add_tensor(
+        {.name = "fc.weight", .dims = {256}, .type = kQ2K, .data = std::string(84, 0)});
+    writer.write(folder + "/model.gguf");
+    const std::string error =
+        error_of([&] { Subject subject(description, folder, Kernels::fast); });
+    EXPECT_NE(error.find("'fc.weight' is Q2_K [256], expected float [64, 128]"), std::string::npos)
+        << error;
+}
+
 TEST(DflashWeights, SeveralFilesAreRefusedByName) {
     const json description = dflash_case("full");
     const std::string folder = write_dflash_checkpoint(description);
@@ -215,7 +229,7 @@ TEST(DflashWeights, AQuantisedGateOfAWideHead) {
 }
 
 TEST(DflashWeights, QuantisedDraftsAgree) {
-    for (const char* name : {"full", "residual", "dspark"}) {
+    for (const char* name : {"full", "residual", "dspark", "draft_vocabulary"}) {
         SCOPED_TRACE(name);
         const json description = dflash_case(name);
         const int times = description["name"] == "residual" ? 2 : 1;  // E h + E Wo s(h)

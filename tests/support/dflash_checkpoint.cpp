@@ -134,6 +134,14 @@ std::string write_dflash_gguf(const json& description, DType type) {
         }
         const auto name = tensor[0].get<std::string>();
         const auto shape = tensor[1].get<std::vector<int64_t>>();
+        if (tensor[2] == "d2t") {
+            constexpr uint32_t kI64 = 27;  // ggml's code
+            writer.add_tensor({.name = name,
+                               .dims = {static_cast<uint64_t>(shape[0])},
+                               .type = kI64,
+                               .data = encode(description, name, shape, "d2t").bytes});
+            continue;
+        }
         const std::vector<float> values =
             dflash_values(description["name"].get<std::string>() + "/" + name, shape,
                           tensor[2].get<std::string>());

@@ -68,29 +68,62 @@ void edge_gate_rows(const EdgeGateParams& params, int64_t begin, int64_t end) {
     }
 }
 
+/// Scores of one parent's children, padded with -inf to whole vectors.
+struct Scores {
+    static constexpr int64_t kMost = 64;
+    HWY_ALIGN float at[kMost];
+    int64_t count;  // a multiple of kLane
+
+    /// at = factor * at + shift; returns the sum of exp(at).
+    float scale(float factor, float shift) {
+        const F32 d;
+        F32Vec sum = hn::Zero(d);
+        for (int64_t i = 0; i < count; i += kLane) {
+            const F32Vec x = hn::Load(d, at + i);
+            const F32Vec y = hn::MulAdd(x, hn::Set(d, factor), hn::Set(d, shift));
+            hn::Store(y, d, at + i);
+            sum = hn::Add(sum, exp_of(d, y));
+        }
+        return sum_of(d, sum);
+    }
+};
+
+/// Returns the largest score.
+HWY_INLINE float score_children(const EdgeScoresParams& params, int64_t row, int32_t children,
+                                Scores& scores) {
+    const int64_t first_child = row / params.states * params.states;
+    float largest = -kInfinity;
+    scores.count = (children + kLane - 1) / kLane * kLane;
+    std::fill_n(scores.at, scores.count, -kInfinity);
+    for (int64_t c = 0; c < children; ++c) {
+        const float* child = params.child + (first_child + c) * params.rank;
+        const float score = params.logit[first_child + c] +
+                            dot(params.parent + row * params.rank, child, params.rank);
+        if (!std::isfinite(score)) continue;
+        scores.at[c] = score;
+        largest = std::max(largest, score);
+    }
+    return largest;
+}
+
 /// Parents [begin, end), counted over all depths.
 void edge_scores_rows(const EdgeScoresParams& params, int64_t begin, int64_t end) {
+    Scores scores;
     for (int64_t row = begin; row < end; ++row) {
         const int64_t depth = row / params.states;
         const int32_t children = params.children[depth];
         if (row % params.states >= params.parents[depth]) continue;
-        float* edge = params.edge + row * params.states;
-        float largest = -kInfinity;
-        for (int32_t c = 0; c < children; ++c) {
-            const int64_t child = depth * params.states + c;
-            const float score =
-                params.logit[child] + dot(params.parent + row * params.rank,
-                                          params.child + child * params.rank, params.rank);
-            edge[c] = std::isfinite(score) ? score : -kInfinity;
-            largest = std::max(largest, edge[c]);
+        const float largest = score_children(params, row, children, scores);
+        if (largest > -kInfinity) {
+            const float log_mass = params.log_mass[depth];
+            const float sum = scores.scale(1, -largest);
+            const float power = params.power != nullptr ? params.power[depth] : 1;
+            const float shared = scores.scale(power, power * (log_mass - std::log(sum)));
+            if (params.power != nullptr) {
+                scores.scale(1, -std::log(shared + std::pow(-std::expm1(log_mass), power)));
+            }
         }
-        if (largest == -kInfinity) continue;
-        double sum = 0;
-        for (int32_t c = 0; c < children; ++c) sum += std::exp(double{edge[c]} - largest);
-        const double shift = params.log_mass[depth] - largest - std::log(sum);
-        for (int32_t c = 0; c < children; ++c) {
-            edge[c] = static_cast<float>(double{edge[c]} + shift);
-        }
+        std::copy_n(scores.at, children, params.edge + row * params.states);
     }
 }
 
@@ -117,6 +150,7 @@ void edge_scores(const EdgeScoresParams& params, Stream& stream) {
                  "{} parents, {} children, {} states", params.parents[depth],
                  params.children[depth], params.states);
     }
+    KD_CHECK(params.states <= kMaxDraftStates, "{} states", params.states);
     if (stream.kernels == Kernels::reference) return edge_scores_ref(params);
     stream.threads->parallel_for(params.depths * params.states, 4, [&](int64_t begin, int64_t end) {
         HWY_DYNAMIC_DISPATCH(edge_scores_rows)(params, begin, end);

@@ -8,9 +8,11 @@
 
 namespace kd {
 
-/// edge[d, p, c] = log_mass[d] + log softmax over c of (logit[d, c] + parent[d, p] . child[d, c]).
-/// Of `states` parents and children a depth the first `parents[d]` and `children[d]` are there; the
-/// other edges are not written. A row without a finite score is -inf.
+/// edge[d, p, c] = log_mass[d] + log softmax over c of (logit[d, c] + parent[d, p] . child[d, c]),
+/// and of these probabilities, where there is a `power`, p^power / Z over c and what all c leave
+/// of 1, which counts as one more. Of `states` parents and children a depth the first `parents[d]`
+/// and `children[d]` are there; the other edges are not written. A row without a finite score is
+/// -inf.
 struct EdgeScoresParams {
     int64_t depths = 0;
     int32_t states = 0;
@@ -21,6 +23,7 @@ struct EdgeScoresParams {
     const float* child = nullptr;       // [depths, states, rank]
     const float* logit = nullptr;       // [depths, states]
     const float* log_mass = nullptr;    // [depths] that the children share, <= 0
+    const float* power = nullptr;       // [depths] above 0, or null: 1
     float* edge = nullptr;              // [depths, states, states]
 };
 

@@ -13,6 +13,7 @@ struct EdgeScoresCase {
     int64_t rank;
     std::vector<int32_t> parents;   // [depths]
     std::vector<int32_t> children;  // [depths]
+    float power;                    // of all depths; 0: none
     uint32_t seed;
 };
 

@@ -9,6 +9,13 @@ namespace kd {
 
 namespace {
 
+/// p -> p^power / Z of log-probabilities that share e^log_mass.
+void sharpen(std::vector<double>& log_probs, double log_mass, double power) {
+    double sum = std::pow(-std::expm1(log_mass), power);
+    for (const double each : log_probs) sum += std::exp(power * each);
+    for (double& each : log_probs) each = power * each - std::log(sum);
+}
+
 void score_parent(const EdgeScoresParams& params, int64_t depth, int64_t parent) {
     const int64_t first = depth * params.states;
     const float* a = params.parent + (first + parent) * params.rank;
@@ -22,14 +29,14 @@ void score_parent(const EdgeScoresParams& params, int64_t depth, int64_t parent)
         if (!std::isfinite(score[c])) score[c] = -std::numeric_limits<double>::infinity();
         largest = std::max(largest, score[c]);
     }
-    double sum = 0;
-    for (const double each : score) sum += std::exp(each - largest);
-    float* edge = params.edge + (first + parent) * params.states;
-    for (size_t c = 0; c < score.size(); ++c) {
-        const double value = params.log_mass[depth] + score[c] - largest - std::log(sum);
-        edge[c] = std::isfinite(value) ? static_cast<float>(value)
-                                       : -std::numeric_limits<float>::infinity();
+    if (std::isfinite(largest)) {
+        double sum = 0;
+        for (const double each : score) sum += std::exp(each - largest);
+        for (double& each : score) each += params.log_mass[depth] - largest - std::log(sum);
+        if (params.power != nullptr) sharpen(score, params.log_mass[depth], params.power[depth]);
     }
+    std::ranges::transform(score, params.edge + (first + parent) * params.states,
+                           [](double each) { return static_cast<float>(each); });
 }
 
 }  // namespace
