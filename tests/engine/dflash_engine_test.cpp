@@ -271,11 +271,13 @@ TEST(DflashSmolLm2Long, TwoHundredPromptsEmitWhatPlainDecodingEmits) {
 struct GoldenError {
     double worst = 0;  // of log-probabilities
     double rms = 0;    // of the anchor where it is largest
-    int missing = 0;   // ids that are not among our five best
+    int missing = 0;   // ids that are not among our five best though no noise explains it
     int ids = 0;
 };
 
-GoldenError golden_error(Config config) {
+/// `noise`: how far a log-probability may be off. What stands out by more than twice that over the
+/// fifth has to be among our five best: only better ones than the fifth can overtake it.
+GoldenError golden_error(Config config, double noise) {
     json golden = json::parse(std::ifstream(config.speculative_draft_model_path + "/golden.json"));
     Engine engine(config);
     GoldenError error;
@@ -301,7 +303,9 @@ GoldenError golden_error(Config config) {
                 int32_t state = 0;
                 while (state < states && lattice.token[lattice.at(depth, state)] != id) ++state;
                 error.ids += 1;
-                error.missing += state >= 5 ? 1 : 0;
+                const double clear_by =
+                    slot["logp"][i].get<double>() - slot["logp"][4].get<double>();
+                error.missing += state >= 5 && clear_by > 2 * noise ? 1 : 0;
                 if (state == states) continue;
                 const double off =
                     lattice.log_prob[lattice.at(depth, state)] - slot["logp"][i].get<double>();
@@ -318,26 +322,26 @@ GoldenError golden_error(Config config) {
 
 TEST(DflashSmolLm2, AgreesWithTheGoldenDrafts) {
     KD_REQUIRE_PROTOTYPE(folder, false);
-    const GoldenError error = golden_error(prototype_config(*folder, *model));
-    RecordProperty("worst", std::to_string(error.worst));
-    RecordProperty("missing", error.missing);
-    EXPECT_EQ(error.ids, 105);
     // The target's activations are quantised to 8 bits here, which moves its own log-probabilities
     // by an RMS of 0.12 at the median and 0.44 at the worst of 48 positions, whoever's int8 kernels
     // run. The drafter reads that target's features at three anchors and adds no int8 of its own.
+    constexpr double kNoise = 0.44;
+    const GoldenError error = golden_error(prototype_config(*folder, *model), kNoise);
+    RecordProperty("worst", std::to_string(error.worst));
     RecordProperty("rms", std::to_string(error.rms));
-    EXPECT_LT(error.rms, 0.44);
-    EXPECT_LE(error.missing, 6);
+    EXPECT_EQ(error.ids, 105);
+    EXPECT_LT(error.rms, kNoise);
+    EXPECT_EQ(error.missing, 0);
 }
 
 TEST(DflashSmolLm2Long, AgreesWithTheGoldenDraftsOnTheReferences) {
     KD_REQUIRE_PROTOTYPE(folder, false);
     Config config = prototype_config(*folder, *model);
     config.reference_kernels = true;
-    const GoldenError error = golden_error(config);
-    // Between bf16 and float32 of the makers: 0.23.
-    EXPECT_LT(error.worst, 0.23);
-    EXPECT_LE(error.missing, 5);
+    constexpr double kNoise = 0.23;  // between bf16 and float32 of the makers
+    const GoldenError error = golden_error(config, kNoise);
+    EXPECT_LT(error.worst, kNoise);
+    EXPECT_EQ(error.missing, 0);
 }
 
 }  // namespace
