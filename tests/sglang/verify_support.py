@@ -1,0 +1,74 @@
+"""What the tests of the verify backend share: SGLang importable on a CPU, its test kits, trees.
+
+Run with the files of one SGLang wheel on PYTHONPATH and the requirements that are pinned for it
+installed. Its Triton kernels run interpreted, and sgl_kernel, which needs a GPU, is an empty
+stand-in.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+sys.dont_write_bytecode = True
+
+os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+# The Rust core of the prefix tree needs another torch than the pinned one.
+os.environ.setdefault("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", "python")
+
+
+class _Missing:
+    """A name of sgl_kernel: it can be looked up and looked into, not called."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Missing(f"{self._name}.{name}")
+
+    def __call__(self, *_arguments, **_keywords):
+        raise RuntimeError(f"{self._name} was called, and there is no sgl_kernel here")
+
+
+class _StandIn(types.ModuleType):
+    """A module of sgl_kernel."""
+
+    __path__: list[str] = []
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Missing(f"{self.__name__}.{name}")
+
+
+class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname.split(".")[0] != "sgl_kernel":
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec):
+        return _StandIn(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def require_sglang() -> str:
+    """The version of the SGLang on PYTHONPATH; skips the whole test module where there is none."""
+    if importlib.util.find_spec("sglang") is None or importlib.util.find_spec("torch") is None:
+        raise unittest.SkipTest("no SGLang on PYTHONPATH")
+    sys.meta_path.insert(0, _StandInFinder())
+    from sglang.version import __version__
+
+    return __version__
