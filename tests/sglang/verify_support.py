@@ -72,3 +72,27 @@ def require_sglang() -> str:
     from sglang.version import __version__
 
     return __version__
+
+
+# ---- trees -------------------------------------------------------------------------------------
+
+
+def random_parents(random, nodes: int) -> list[int]:
+    """Parents of a random tree, each before its children; -1 for the root. `random`: numpy's."""
+    depth_first = random.random() < 0.5
+    return [-1] + [int(random.integers(max(0, i - 2) if depth_first else 0, i))
+                   for i in range(1, nodes)]
+
+
+def chain_parents(nodes: int) -> list[int]:
+    return list(range(-1, nodes - 1))
+
+
+def mask_of(parents: list[int]) -> list[list[bool]]:
+    """Row i: the nodes that node i attends to."""
+    rows: list[list[bool]] = []
+    for i, parent in enumerate(parents):
+        row = list(rows[parent]) if parent >= 0 else [False] * len(parents)
+        row[i] = True
+        rows.append(row)
+    return rows
