@@ -1,0 +1,36 @@
+"""What the plugin has to know about SGLang's allocators in general."""
+
+from __future__ import annotations
+
+from kdtree.sglang_ext.contract_types import Touched
+
+CONTRACT = (
+    Touched("sglang.srt.mem_cache.base_prefix_cache:BasePrefixCache.full_evictable_size",
+            {"*": ("self",)}),
+)
+
+
+def within(allocator) -> list:
+    """An allocator and those that it is made of, as SWA's two."""
+    from sglang.srt.mem_cache.allocator.base import BaseTokenToKVPoolAllocator
+
+    seen: list = []
+    waiting = [allocator]
+    while waiting:
+        each = waiting.pop(0)
+        if isinstance(each, BaseTokenToKVPoolAllocator) and not any(each is one for one in seen):
+            seen.append(each)
+            waiting.extend(vars(each).values())
+    return seen
+
+
+def is_plain(allocator) -> bool:
+    """Whether it is one of SGLang's two allocators of a single list of pages. The others divide
+    their space in ways that batched eviction and extents would have to know."""
+    from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
+    from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+
+    from kdtree.sglang_ext.best_fit import is_best_fit
+
+    return (type(allocator) in (TokenToKVPoolAllocator, PagedTokenToKVPoolAllocator)
+            or is_best_fit(allocator))
