@@ -2,12 +2,13 @@
 
     pip install kdtree           in the environment of SGLang
     KDTREE_DEFRAG_SORT=1 ...     the switches, see docs/sglang.md
+    --attention-backend kdtree_verify
     python -m kdtree.sglang_ext doctor
 
 SGLang calls register() in the launching process and first thing in every scheduler process. Without
-a switch it does nothing. A switch that cannot act, because SGLang's version is not supported or one
-of its functions looks different, ends the process with the reason: SGLang itself would log it and
-serve without us.
+a switch it only makes the attention backend kdtree_verify known. A switch that cannot act, because
+SGLang's version is not supported or one of its functions looks different, ends the process with the
+reason: SGLang itself would log it and serve without us.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import sys
 from kdtree.sglang_ext import contract, parts
 from kdtree.sglang_ext.config import ConfigError, DefragConfig
 from kdtree.sglang_ext.defrag_sort import install_defrag_sort
+from kdtree.sglang_ext.verify import install_verify
 
-__all__ = ["install_defrag_sort", "register"]
+__all__ = ["install_defrag_sort", "install_verify", "register"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ def register() -> None:
         config = DefragConfig.from_env()
     except ConfigError as error:
         _refuse([str(error)])
+    install_verify()
     if not config.any():
         logger.info("kdtree: no switch is on")
         return

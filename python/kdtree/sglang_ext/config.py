@@ -11,6 +11,10 @@ SORT = PREFIX + "SORT"
 EVICT = PREFIX + "EVICT"
 EXTENT = PREFIX + "EXTENT"
 BESTFIT = PREFIX + "BESTFIT"
+KV_MOVE = "KDTREE_KV_MOVE"
+VERIFY_CHECK = "KDTREE_VERIFY_CHECK"
+
+MASK_CHECKS = ("first", "always", "off")
 
 
 class ConfigError(ValueError):
@@ -19,12 +23,14 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class DefragConfig:
-    """What keeps a request's slots together. Every default is SGLang's own behaviour."""
+    """What keeps a request's slots together, and how rows move. Every default is SGLang's own
+    behaviour."""
 
     sort: bool = False  # free lists are sorted before they are used again
     evict: float = 0.0  # share of what may be evicted that goes at once; 0: the shortage alone
     extent: int = 0  # tokens: a request's decode reserve grows to multiples of it; 0: as needed
     best_fit: bool = False  # pages from kdt_pool instead of SGLang's list
+    kv_move: bool = False  # accepted rows of all layers move at once
 
     def any(self) -> bool:
         return self != DefragConfig()
@@ -42,7 +48,17 @@ class DefragConfig:
             evict=_share(values, EVICT),
             extent=_extent(values, EXTENT),
             best_fit=_flag(values, BESTFIT),
+            kv_move=_flag(values, KV_MOVE),
         )
+
+
+def mask_check(environment: Mapping[str, str] | None = None) -> str:
+    """Which masks kdtree_verify looks at, one of MASK_CHECKS. Raises ConfigError."""
+    values = os.environ if environment is None else environment
+    mode = values.get(VERIFY_CHECK) or MASK_CHECKS[0]
+    if mode not in MASK_CHECKS:
+        raise ConfigError(f"{VERIFY_CHECK}={mode}: one of {', '.join(MASK_CHECKS)} is needed")
+    return mode
 
 
 def _flag(values: Mapping[str, str], name: str) -> bool:

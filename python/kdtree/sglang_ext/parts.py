@@ -12,10 +12,12 @@ from kdtree.sglang_ext import (
     defrag_sort,
     evict,
     hooks,
+    kv_move,
     report,
     spec_decode,
+    verify,
 )
-from kdtree.sglang_ext.config import BESTFIT, EVICT, EXTENT, SORT, DefragConfig
+from kdtree.sglang_ext.config import BESTFIT, EVICT, EXTENT, KV_MOVE, SORT, DefragConfig
 from kdtree.sglang_ext.contract_types import Touched
 
 
@@ -36,17 +38,19 @@ PARTS = (
          _COMMON + spec_decode.CONTRACT),
     Part(BESTFIT, lambda config: config.best_fit, best_fit.SINCE,
          _COMMON + best_fit.CONTRACT + spec_decode.CONTRACT),
+    Part(KV_MOVE, lambda config: config.kv_move, kv_move.SINCE, _COMMON + kv_move.CONTRACT),
 )
 
 
 def install(config: DefragConfig) -> None:
     """Registers the hooks of everything that is asked for; what was checked before can act."""
-    for part in (defrag_sort, evict, best_fit, spec_decode, report):
+    for part in (defrag_sort, evict, best_fit, spec_decode, kv_move, report):
         part.install(config)
 
 
 def all_rows() -> tuple[Touched, ...]:
-    return tuple({row.path: row for part in PARTS for row in part.contract}.values())
+    rows = [row for part in PARTS for row in part.contract]
+    return tuple({row.path: row for row in (*rows, *verify.CONTRACT)}.values())
 
 
 def refusals(config: DefragConfig, version: str | None, look_inside: bool) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 
-from kdtree.sglang_ext import allocators, best_fit, defrag_sort, fragmentation
+from kdtree.sglang_ext import allocators, best_fit, defrag_sort, fragmentation, kv_move, verify
 from kdtree.sglang_ext.config import DefragConfig
 from kdtree.sglang_ext.contract_types import Touched
 from kdtree.sglang_ext.hooks import hook
@@ -34,7 +34,13 @@ def install(config: DefragConfig) -> None:
     _config = config
     if config.any():
         hook(_SCHEDULER.replace(":", ".") + ".__init__", _after_start, "after")
-        hook(_SCHEDULER.replace(":", ".") + ".get_internal_state", _after_state, "after")
+        export_state()
+
+
+def export_state() -> None:
+    """Adds the plugin's state to the scheduler's; without switches too, where kdtree_verify is the
+    attention backend."""
+    hook(_SCHEDULER.replace(":", ".") + ".get_internal_state", _after_state, "after")
 
 
 def _after_start(_result, scheduler, *_arguments, **_keywords) -> None:
@@ -86,6 +92,8 @@ def state(scheduler, config: DefragConfig) -> dict:
     runs, free = _free_runs(allocator)
     return {
         "switches": asdict(config),
+        "verify": verify.verify_counts(),
+        "kv_move": kv_move.move_counts(),
         "allocator": type(allocator).__name__,
         "sorted": not defrag_sort.unsorted(allocators.within(allocator)),
         "best_fit": best_fit.is_best_fit(allocator),

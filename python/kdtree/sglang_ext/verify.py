@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+
+from kdtree.sglang_ext import contract
 from kdtree.sglang_ext.contract_types import Touched
+
+logger = logging.getLogger(__name__)
 
 NAME = "kdtree_verify"
 
@@ -41,7 +47,13 @@ CONTRACT: tuple[Touched, ...] = (
 
 def install_verify() -> None:
     """Makes `--attention-backend kdtree_verify` known. Has to run before SGLang parses its
-    arguments, in every process; a second time does nothing."""
+    arguments, in every process; a second time does nothing. For a version that is not supported the
+    name stays unknown, so that asking for it is an error."""
+    version = contract.installed_version()
+    problem = contract.version_problem(version)
+    if problem:
+        logger.error("kdtree: no attention backend %s: %s", NAME, problem)
+        return
     from sglang.srt.layers.attention import attention_registry
     from sglang.srt.server_args import add_attention_backend_choices
 
@@ -50,9 +62,16 @@ def install_verify() -> None:
 
     @attention_registry.register_attention_backend(NAME)
     def create(runner):
-        # Imported here: it needs SGLang's Triton backend, and some processes never attend.
+        # Looked into and imported here, because that takes SGLang's Triton backend and many
+        # processes never attend.
+        lines = contract.problems(CONTRACT, version)
+        if lines:
+            raise RuntimeError(f"{NAME} cannot serve SGLang {version}: " + "; ".join(lines))
+        from kdtree.sglang_ext import hooks, report
         from kdtree.sglang_ext.verify_backend import KdtreeVerifyBackend
 
+        report.export_state()
+        hooks.apply_hooks()
         return KdtreeVerifyBackend(runner)
 
     add_attention_backend_choices([NAME])
@@ -61,7 +80,5 @@ def install_verify() -> None:
 def verify_counts() -> dict[str, object]:
     """{"served": calls, "refused": {reason: calls}} of this process; a captured graph counts
     once."""
-    import sys
-
     backend = sys.modules.get("kdtree.sglang_ext.verify_backend")
     return backend.TALLY.as_dict() if backend else {"served": 0, "refused": {}}

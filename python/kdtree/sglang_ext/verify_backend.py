@@ -9,11 +9,11 @@ is SGLang's.
 from __future__ import annotations
 
 import logging
-import os
 
 import torch
 from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
+from kdtree.sglang_ext.config import mask_check
 from kdtree.sglang_ext.verify_call import (
     MAX_CONTEXT,
     MAX_REQUESTS,
@@ -28,17 +28,7 @@ from kdtree.sglang_ext.verify_step import StepBuffers, is_forest, tree_mask
 
 logger = logging.getLogger(__name__)
 
-CHECK_VARIABLE = "KDTREE_VERIFY_CHECK"
-CHECKS = ("first", "always", "off")
-
 TALLY = Tally()  # of all backends of this process
-
-
-def _check_mode() -> str:
-    mode = os.environ.get(CHECK_VARIABLE) or CHECKS[0]
-    if mode not in CHECKS:
-        raise ValueError(f"{CHECK_VARIABLE}={mode}: one of {', '.join(CHECKS)} is needed")
-    return mode
 
 
 class KdtreeVerifyBackend(TritonAttnBackend):
@@ -50,7 +40,7 @@ class KdtreeVerifyBackend(TritonAttnBackend):
         self.use_verify_splitkv = True
         self.use_verify_shared_kv = False  # 0.5.18 on: it would be asked instead
         self.verify_splitkv_fwd = torch.compiler.disable(self._verify)
-        self._check = _check_mode()
+        self._check = mask_check()
         self._checked_nodes: set[int] = set()
         self._attention = None
         self._buffers = None
