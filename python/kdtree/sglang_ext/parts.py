@@ -41,7 +41,7 @@ PARTS = (
 
 def install(config: DefragConfig) -> None:
     """Registers the hooks of everything that is asked for; what was checked before can act."""
-    for part in (defrag_sort, evict, best_fit, spec_decode, report):
+    for part in (defrag_sort, evict, best_fit, spec_decode):
         part.install(config)
 
 
