@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from kdtree.sglang_ext import contract, parts
+from kdtree.sglang_ext import contract, parts, report
 from kdtree.sglang_ext.config import ConfigError, DefragConfig
 from kdtree.sglang_ext.defrag_sort import install_defrag_sort
 from kdtree.sglang_ext.verify import install_verify
@@ -43,6 +43,7 @@ def register() -> None:
     _refuse(parts.refusals(config, version, look_inside=here))
     if here:
         parts.install(config)
+        report.install(config)
         logger.info("kdtree: hooks registered for SGLang %s: %s", version, config)
 
 

@@ -1,4 +1,4 @@
-"""What the plugin has to know about SGLang's allocators in general."""
+"""What the plugin has to know about SGLang's allocators and requests in general."""
 
 from __future__ import annotations
 
@@ -24,13 +24,21 @@ def within(allocator) -> list:
     return seen
 
 
+def is_best_fit(allocator) -> bool:
+    return getattr(type(allocator), "is_kdtree_best_fit", False)
+
+
 def is_plain(allocator) -> bool:
     """Whether it is one of SGLang's two allocators of a single list of pages. The others divide
     their space in ways that batched eviction and extents would have to know."""
     from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
     from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
-    from kdtree.sglang_ext.best_fit import is_best_fit
-
     return (type(allocator) in (TokenToKVPoolAllocator, PagedTokenToKVPoolAllocator)
             or is_best_fit(allocator))
+
+
+def row_of(request) -> int | None:
+    """A request's row of req_to_token; None: it has none. By 0.5.23 the row moved to request.kv."""
+    holder = request if hasattr(request, "req_pool_idx") else request.kv
+    return holder.req_pool_idx

@@ -8,6 +8,7 @@ three steps that know tell the allocator (expect()).
 
 from __future__ import annotations
 
+from kdtree.sglang_ext.allocators import is_best_fit, row_of
 from kdtree.sglang_ext.config import DefragConfig
 from kdtree.sglang_ext.contract_types import Touched
 from kdtree.sglang_ext.hooks import hook
@@ -59,10 +60,6 @@ def install(config: DefragConfig) -> None:
     hook(_DECODE.replace(":", "."), _alloc_for_decode, "around")
 
 
-def is_best_fit(allocator) -> bool:
-    return getattr(type(allocator), "is_kdtree_best_fit", False)
-
-
 def _replace(allocator, configurator, **arguments):
     """Our allocator in place of one of SGLang's two plain ones, before anybody has seen it. A draft
     model is built with its target's, which is ours already; the others stay (report.py says so)."""
@@ -90,14 +87,14 @@ def around(original, allocator, rows: list[int | None], tokens: list[int]):
 def _alloc_for_extend(original, batch):
     allocator = batch.tree_cache.token_to_kv_pool_allocator
     # A request that has a row already goes on with its prompt; a new one gets it in the call.
-    rows = [request.req_pool_idx for request in batch.reqs]
+    rows = [row_of(request) for request in batch.reqs]
     result = around(lambda: original(batch), allocator, rows, list(batch.extend_lens))
     if is_best_fit(allocator):
-        allocator.assign_rows([request.req_pool_idx for request in batch.reqs])
+        allocator.assign_rows([row_of(request) for request in batch.reqs])
     return result
 
 
 def _alloc_for_decode(original, batch, token_per_req):
-    rows = [request.req_pool_idx for request in batch.reqs]
+    rows = [row_of(request) for request in batch.reqs]
     return around(lambda: original(batch, token_per_req),
                   batch.tree_cache.token_to_kv_pool_allocator, rows, [token_per_req] * len(rows))

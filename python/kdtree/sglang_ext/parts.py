@@ -44,7 +44,7 @@ PARTS = (
 
 def install(config: DefragConfig) -> None:
     """Registers the hooks of everything that is asked for; what was checked before can act."""
-    for part in (defrag_sort, evict, best_fit, spec_decode, kv_move, report):
+    for part in (defrag_sort, evict, best_fit, spec_decode, kv_move):
         part.install(config)
 
 

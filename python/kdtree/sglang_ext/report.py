@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 
-from kdtree.sglang_ext import allocators, best_fit, defrag_sort, fragmentation, kv_move, verify
+from kdtree.sglang_ext import allocators, defrag_sort, fragmentation, kv_move, verify
 from kdtree.sglang_ext.config import DefragConfig
 from kdtree.sglang_ext.contract_types import Touched
 from kdtree.sglang_ext.hooks import hook
@@ -59,7 +59,7 @@ def started(scheduler, config: DefragConfig) -> str:
             raise RuntimeError(f"kdtree: {', '.join(missed)} was made without the sort hook")
         parts.append("sort proved")
     if config.best_fit:
-        parts.append("best fit" if best_fit.is_best_fit(allocator) else
+        parts.append("best fit" if allocators.is_best_fit(allocator) else
                      f"best fit not for {type(allocator).__name__}: left as it is")
     for name, value in (("evict", config.evict), ("extent", config.extent)):
         if value:
@@ -96,7 +96,7 @@ def state(scheduler, config: DefragConfig) -> dict:
         "kv_move": kv_move.move_counts(),
         "allocator": type(allocator).__name__,
         "sorted": not defrag_sort.unsorted(allocators.within(allocator)),
-        "best_fit": best_fit.is_best_fit(allocator),
+        "best_fit": allocators.is_best_fit(allocator),
         "requests": len(rows),
         "mean_run_tokens": round(measured.mean_run_tokens, 2),
         "contiguous_tile_share": round(measured.contiguous_tile_share, 4),
@@ -108,8 +108,9 @@ def state(scheduler, config: DefragConfig) -> dict:
 def _rows(scheduler) -> list:
     table = scheduler.req_to_token_pool.req_to_token
     # The last token has no slot before its own step.
-    return [table[request.req_pool_idx, :request.seqlen - 1].cpu()
-            for request in scheduler.running_batch.reqs if request.req_pool_idx is not None]
+    requests = [(allocators.row_of(request), request.seqlen - 1)
+                for request in scheduler.running_batch.reqs]
+    return [table[row, :tokens].cpu() for row, tokens in requests if row is not None]
 
 
 def _free_runs(allocator) -> tuple[int | None, int]:
@@ -117,7 +118,7 @@ def _free_runs(allocator) -> tuple[int | None, int]:
     import torch
 
     pages = allocator.available_size() // allocator.page_size
-    if best_fit.is_best_fit(allocator):
+    if allocators.is_best_fit(allocator):
         stats = allocator.pool_stats()
         return stats.free_runs, stats.free_pages
     lists = [getattr(allocator, name, None) for name in ("free_pages", "release_pages")]

@@ -4,6 +4,7 @@ a request gets, best fit where."""
 from __future__ import annotations
 
 from kdtree.sglang_ext import best_fit, extents
+from kdtree.sglang_ext.allocators import row_of
 from kdtree.sglang_ext.config import DefragConfig
 from kdtree.sglang_ext.contract_types import Touched
 from kdtree.sglang_ext.hooks import hook
@@ -34,4 +35,4 @@ def _alloc_for_spec_decode(original, tree_cache, req_to_token_pool, **step):
     return best_fit.around(
         lambda: original(tree_cache, req_to_token_pool, **step),
         tree_cache.token_to_kv_pool_allocator,
-        [request.req_pool_idx for request in step["reqs"]], tokens)
+        [row_of(request) for request in step["reqs"]], tokens)

@@ -67,14 +67,25 @@ def install_verify() -> None:
         lines = contract.problems(CONTRACT, version)
         if lines:
             raise RuntimeError(f"{NAME} cannot serve SGLang {version}: " + "; ".join(lines))
-        from kdtree.sglang_ext import hooks, report
         from kdtree.sglang_ext.verify_backend import KdtreeVerifyBackend
 
-        report.export_state()
-        hooks.apply_hooks()
+        _export_counts()
         return KdtreeVerifyBackend(runner)
 
     add_attention_backend_choices([NAME])
+
+
+def _export_counts() -> None:
+    """Adds them to the server's state, where this is a scheduler's process."""
+    from kdtree.sglang_ext import hooks, report
+
+    if "sglang.srt.managers.scheduler" not in sys.modules:
+        return
+    try:
+        report.export_state()
+    except RuntimeError as error:
+        logger.warning("kdtree: the server's state will not have ours: %s", error)
+    hooks.apply_hooks()
 
 
 def verify_counts() -> dict[str, object]:
