@@ -1,21 +1,26 @@
 """The backend kdtree_verify on a real SGLang, on the CPU: its own test kit and random trees."""
 
+import logging
 import unittest
+from unittest import mock
 
 import verify_support as support
 
-support.require_sglang()
+VERSION = support.require_sglang()
 
 import numpy
 import torch
+from kdtree.sglang_ext import contract, verify
+from kdtree.sglang_ext.contract_types import Touched
 from kdtree.sglang_ext.verify import NAME, install_verify, verify_counts
 
 install_verify()
 
 import verify_cases as cases
+from kdtree.sglang_ext import verify_backend
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
-from verify_cases import Case, Step
+from verify_cases import Case, Step, Strict
 
 
 class Registration(unittest.TestCase):
@@ -31,8 +36,40 @@ class Registration(unittest.TestCase):
         parsed = parser.parse_args(["--model-path", "none", "--attention-backend", NAME])
         self.assertEqual(parsed.attention_backend, NAME)
 
+    def test_contract(self):
+        self.assertEqual(contract.installed_version(), VERSION)
+        self.assertEqual(contract.problems(verify.CONTRACT, VERSION), [])
 
-class Served(unittest.TestCase):
+    def test_another_signature_is_refused_when_the_backend_is_made(self):
+        other = verify.CONTRACT + (
+            Touched("sglang.srt.server_args:add_attention_backend_choices", {"*": ("names",)}),)
+        with mock.patch.object(verify, "CONTRACT", other), self.assertRaisesRegex(
+                RuntimeError, f"kdtree_verify cannot serve SGLang {VERSION}: .*names.* is needed"):
+            Step(self, Case(prefix_lens=(1,), nodes=1), NAME)
+
+    def test_another_version_does_not_offer_it(self):
+        from sglang.srt.layers.attention import attention_registry
+
+        with mock.patch.object(contract, "installed_version", lambda: "0.6.0"), \
+                mock.patch.dict(attention_registry.ATTENTION_BACKENDS, clear=True), \
+                self.assertLogs("kdtree.sglang_ext.verify", "ERROR") as logged:
+            install_verify()
+            self.assertEqual(attention_registry.ATTENTION_BACKENDS, {})
+        self.assertIn("SGLang 0.6.0 is not supported", logged.output[0])
+
+    def test_draft_workers_are_told_to_take_triton(self):
+        for changes, warned in (({}, False), ({"speculative_algorithm": "EAGLE"}, True),
+                                ({"speculative_algorithm": "EAGLE",
+                                  "speculative_draft_attention_backend": "triton"}, False)):
+            args = mock.Mock(spec=list(changes), **changes)
+            runner = mock.Mock(server_args=args, is_draft_worker=False)
+            with self.subTest(changes), self.assertLogs(level="WARNING") as logged:
+                verify_backend._warn_of_draft_backend(runner)
+                logging.warning("the end")
+            self.assertEqual(len(logged.output), 1 + warned, logged.output)
+
+
+class Served(Strict):
     """Every test says how many calls the seam served, and that none was refused."""
 
     def setUp(self):

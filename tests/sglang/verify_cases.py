@@ -5,6 +5,7 @@ Import after verify_support.require_sglang().
 
 from __future__ import annotations
 
+import unittest
 from dataclasses import dataclass
 
 import numpy
@@ -19,6 +20,13 @@ from sglang.test.kits.attention_unittest.runner_modes import (
 )
 
 
+class Strict(unittest.TestCase):
+    """The kit skips a test where a backend cannot be made; here that is a failure."""
+
+    def skipTest(self, reason):
+        self.fail(f"skipped: {reason}")
+
+
 @dataclass(frozen=True)
 class Case:
     prefix_lens: tuple[int, ...]
@@ -29,6 +37,7 @@ class Case:
     value_dim: int = 32  # below key_dim: MLA
     page_size: int = 1
     dtype: torch.dtype = torch.float32
+    fp8_cache: bool = False  # MLA
     window: int | None = None  # GQA
     trees: str = "random"  # or "chain"
     spec_kind: str = "eagle"
@@ -61,7 +70,8 @@ class Step:
             kit_case = mla.MLAAttentionCase(**common)
             fixture = mla.build_mla_attention_fixture(
                 testcase, kit_case, kv_lora_rank=case.value_dim,
-                qk_rope_head_dim=case.key_dim - case.value_dim, **sizes)
+                qk_rope_head_dim=case.key_dim - case.value_dim, fp8_kv_cache=case.fp8_cache,
+                **sizes)
             self.layer = fixture.actual_module.attn_mqa
         else:
             kit_case = dense.DenseAttentionCase(**common, num_kv_heads=case.kv_heads,
@@ -99,18 +109,20 @@ class Step:
     def _fill_pool(self, random) -> None:
         """Random rows where the contexts are, NaN elsewhere: nobody may look there."""
         case = self.case
-        buffers = self.pool.kv_buffer if case.mla else self.pool.k_buffer + self.pool.v_buffer
+        layer = self.layer.layer_id
+        buffers = [self.pool.get_key_buffer(layer)]  # the rows of MLA, V included
+        if not case.mla:
+            buffers.append(self.pool.get_value_buffer(layer))
         for buffer in buffers:
-            buffer.fill_(torch.nan)
+            buffer.copy_(torch.full(buffer.shape, torch.nan))
         self.prefix_k, self.prefix_v = [], []
         for r, prefix in enumerate(case.prefix_lens):
             slots = self.runner.req_to_token_pool.req_to_token[r, :prefix].long()
             k = self._normal(random, prefix, case.kv_heads, case.key_dim)
             v = k[..., : case.value_dim] if case.mla else self._normal(
                 random, prefix, case.kv_heads, case.value_dim)
-            buffers[0][slots] = k
-            if not case.mla:
-                buffers[1][slots] = v
+            for buffer, rows in zip(buffers, (k, v)):
+                buffer[slots] = rows.to(buffer.dtype)
             self.prefix_k.append(k)
             self.prefix_v.append(v)
 

@@ -27,7 +27,8 @@ CONTRACT: tuple[Touched, ...] = (
     Touched("sglang.srt.layers.attention.attention_registry:register_attention_backend",
             {"*": ("name",)}),
     Touched("sglang.srt.layers.attention.attention_registry:ATTENTION_BACKENDS", {"*": ()}),
-    Touched("sglang.srt.server_args:add_attention_backend_choices", {"*": ("choices",)}),
+    Touched("sglang.srt.server_args:add_attention_backend_choices",
+            {"0.5.23": ("iterable",), "*": ("choices",)}),
     Touched(f"{_BACKEND}.__init__", {"0.5.23": (*_INIT, "dllm_fa4"), "*": _INIT}),
     Touched(f"{_BACKEND}.forward_extend", {
         "0.5.14": _EXTEND,
