@@ -30,20 +30,33 @@ def prepare(config: DefragConfig) -> None:
     """Once a process: the plugin's hooks, as its entry point would register them, and torch in
     place of the kernels that need a device."""
     torch.set_num_threads(1)
+    install(config)
+    _without_device()
+
+
+def install(config: DefragConfig) -> None:
+    """The switches for the servers that are made from now on. What is not sorted has to come before
+    what is: the sort hook stays."""
     parts.install(config)
     apply_hooks()
-    _without_device()
 
 
 def _without_device() -> None:
     from sglang.srt.mem_cache.allocator import paged
 
+    stand_ins = {
+        "assign_req_to_token_pool_func": _assign_rows,
+        "get_last_loc": _last_slots,
+        "support_triton": lambda _backend: False,
+        # What the last one is asked about, by version.
+        "attention_backends": lambda: ("none", "none"),
+        "get_server_args": lambda: types.SimpleNamespace(attention_backend="none"),
+        "get_global_server_args": lambda: types.SimpleNamespace(attention_backend="none"),
+    }
     module = _allocation()
-    if module.__name__.endswith(".allocation"):
-        module.assign_req_to_token_pool_func = _assign_rows
-        module.get_last_loc = _last_slots
-        module.attention_backends = lambda: ("none", "none")
-        module.support_triton = lambda _backend: False
+    for name, stand_in in stand_ins.items():
+        if hasattr(module, name):
+            setattr(module, name, stand_in)
     if not hasattr(paged, "alloc_decode_naive"):  # before 0.5.20 there is the kernel alone
         paged.alloc_extend_kernel = _Kernel(_extend_pages)
         paged.alloc_decode_kernel = _Kernel(_decode_pages)
@@ -127,6 +140,10 @@ class Request:
     kv_committed_len: int = 0
     dllm_incomplete_ids: tuple = ()
 
+    @property
+    def prefix_len(self) -> int:
+        return len(self.prefix_indices)
+
 
 @dataclass
 class Costs:
@@ -166,6 +183,9 @@ class Server:
         self.tree = RadixCache(CacheInitParams(
             disable=False, req_to_token_pool=self.rows, token_to_kv_pool_allocator=self.allocator,
             page_size=page_size))
+        # What 0.5.23 asks the tree of a Request of its own.
+        self.tree.prefix_device_indices = lambda request: request.prefix_indices
+        self.tree.maybe_hand_to_session = lambda _request: None
         self.slots = slots // page_size * page_size
         self.running: list[Request] = []
         self.costs = Costs()
@@ -200,14 +220,10 @@ class Server:
         self.asked += len(request.prompt)
         self.hit += len(indices)
         prefix, length = len(indices), len(request.prompt)
-        self.tree.prefix_device_indices = lambda each: each.prefix_indices  # from 0.5.23 on
-        batch = types.SimpleNamespace(
-            reqs=[request], prefix_lens=[prefix], extend_lens=[length - prefix],
-            extend_num_tokens=length - prefix, device="cpu", tree_cache=self.tree,
-            req_to_token_pool=self.rows, seq_lens=torch.tensor([length]),
-            seq_lens_cpu=torch.tensor([length]), maybe_evict_swa=lambda: None,
-            is_dllm=lambda: False, hisparse_coordinator=None)
-        self.tree.maybe_hand_to_session = lambda each: None
+        batch = self._batch(
+            [request], prefix_lens=[prefix], extend_lens=[length - prefix],
+            extend_num_tokens=length - prefix, seq_lens=torch.tensor([length]),
+            seq_lens_cpu=torch.tensor([length]))
         self.costs.timed("prompt", self._allocation.alloc_for_extend, batch)
         request.committed = length
         request.kv.kv_allocated_len = request.kv.kv_committed_len = length
@@ -218,11 +234,10 @@ class Server:
     def decode(self) -> None:
         """One token for each running request (alloc_for_decode)."""
         lengths = torch.tensor([request.committed for request in self.running])
-        batch = types.SimpleNamespace(
-            reqs=self.running, seq_lens=lengths, seq_lens_cpu=lengths, device="cpu",
-            req_pool_indices=self._row_numbers(), req_pool_indices_cpu=self._row_numbers(),
-            tree_cache=self.tree, req_to_token_pool=self.rows, maybe_evict_swa=lambda: None,
-            model_config=types.SimpleNamespace(is_encoder_decoder=False))
+        rows = self._row_numbers()
+        batch = self._batch(self.running, seq_lens=lengths, seq_lens_cpu=lengths,
+                            req_pool_indices=rows, req_pool_indices_cpu=rows,
+                            model_config=types.SimpleNamespace(is_encoder_decoder=False))
         self.costs.timed("decode", self._allocation.alloc_for_decode, batch, 1)
         for request in self.running:
             request.kv.kv_allocated_len = request.committed + 1
@@ -240,8 +255,7 @@ class Server:
             "speculate", self._allocation.alloc_for_spec_decode, self.tree, self.rows,
             reqs=self.running, req_pool_indices=self._row_numbers(), cur_kv_lens=now_cpu,
             cur_kv_lens_cpu=now_cpu, nxt_kv_lens=need_cpu, nxt_kv_lens_cpu=need_cpu,
-            num_needed_tokens=sum(need) - sum(now), batch=types.SimpleNamespace(
-                device="cpu", hisparse_coordinator=None))
+            num_needed_tokens=sum(need) - sum(now), batch=self._batch(self.running))
 
     def accept(self, request: Request, tokens: array) -> None:
         """Commits generated tokens, whose slots are there."""
@@ -263,6 +277,13 @@ class Server:
         self.tree.dec_lock_ref(request.node)
         self.rows.free(request)
         self.running.remove(request)
+
+    def _batch(self, requests: list[Request], **more) -> types.SimpleNamespace:
+        """What SGLang's functions read of a ScheduleBatch."""
+        return types.SimpleNamespace(
+            reqs=requests, device="cpu", tree_cache=self.tree, req_to_token_pool=self.rows,
+            token_to_kv_pool_allocator=self.allocator, maybe_evict_swa=lambda: None,
+            is_dllm=lambda: False, hisparse_coordinator=None, **more)
 
     def _cache(self, request: Request) -> None:
         """The prompt's rows go to the tree (cache_unfinished_req)."""
