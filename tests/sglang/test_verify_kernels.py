@@ -1,14 +1,12 @@
 """What of a call reaches the CUDA kernels, and what they are not asked: needs torch, neither SGLang
 nor a GPU. The kernels are played by the reference, from the arrays that they are given."""
 
-import importlib.util
 import unittest
 from unittest import mock
 
 import verify_support as support
 
-if importlib.util.find_spec("torch") is None:
-    raise unittest.SkipTest("no torch")
+support.require_torch()
 
 import numpy
 import torch
@@ -191,6 +189,7 @@ class Options(unittest.TestCase):
             self.assertEqual(refuse_call(mla_call(**changes)), refusal, changes)
         self.assertEqual(refuse_call(mla_call(nodes=129, requests=2)), Refusal.NODES)
         self.assertEqual(refuse_call(gqa_call(contexts=(1,) * 65, nodes=1)), Refusal.REQUESTS)
+        self.assertEqual(refuse_call(gqa_call(contexts=())), Refusal.REQUESTS)
         self.assertEqual(refuse_call(gqa_call(heads=7)), Refusal.SHAPE)
 
 

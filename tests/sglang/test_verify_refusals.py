@@ -1,6 +1,7 @@
 """What the seam refuses goes to SGLang's own kernel: counted by reason, with its result to the bit."""
 
 import unittest
+from unittest import mock
 
 import verify_support as support
 
@@ -12,6 +13,7 @@ from kdtree.sglang_ext.verify_call import Refusal
 
 install_verify()
 
+from kdtree.sglang_ext import verify_backend
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
 from verify_cases import Case, Step, Strict
@@ -82,6 +84,10 @@ class Refused(Strict):
     def test_too_many_requests(self):
         self.check(Refusal.REQUESTS, case=Case(prefix_lens=(2,) * 65, nodes=1, heads=1))
 
+    def test_first_call_in_a_capture(self):
+        with mock.patch.object(verify_backend, "_capturing", lambda call: True):
+            self.check(Refusal.CAPTURE)
+
     def test_rows_that_are_not_saved(self):
         """The cache has NaN where they would be."""
         self.check(Refusal.UNSAVED_ROWS, save_kv_cache=False)
@@ -134,6 +140,17 @@ class Check(Strict):
         self.assertEqual(self.runs("always", [bad, tree, bad]), [False, True, False])
         self.assertEqual(self.runs("off", [bad, tree]), [True, True])
 
+    def test_not_in_a_capture(self):
+        """Where the host cannot wait for the device."""
+        step = Step(self, SMALL, NAME)
+        step.run()
+        step.backend._check = "always"
+        step.set_masks([torch.ones(4, 4).bool()] * 3)
+        before = verify_counts()["served"]
+        with mock.patch.object(verify_backend, "_capturing", lambda call: True):
+            step.run()
+        self.assertEqual(verify_counts()["served"] - before, 1)
+
     def test_a_mask_that_nobody_looked_at_means_what_it_says(self):
         step = Step(self, SMALL, NAME)
         step.backend._check = "off"
@@ -143,8 +160,6 @@ class Check(Strict):
         torch.testing.assert_close(step.run().double(), step.expected(), atol=2e-5, rtol=2e-5)
 
     def test_unknown_mode(self):
-        from unittest import mock
-
         with mock.patch.dict("os.environ", {"KDTREE_VERIFY_CHECK": "often"}), \
                 self.assertRaisesRegex(ValueError, "often: one of first, always, off"):
             Step(self, SMALL, NAME)

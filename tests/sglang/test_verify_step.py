@@ -1,12 +1,10 @@
 """SGLang's metadata as the kernels' batch: needs torch, not SGLang."""
 
-import importlib.util
 import unittest
 
 import verify_support as support
 
-if importlib.util.find_spec("torch") is None:
-    raise unittest.SkipTest("no torch")
+support.require_torch()
 
 import numpy
 import torch

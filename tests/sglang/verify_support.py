@@ -1,8 +1,8 @@
-"""What the tests of the verify backend share: SGLang importable on a CPU, its test kits, trees.
+"""What the tests of the verify backend share: SGLang importable without a GPU, random trees.
 
 Run with the files of one SGLang wheel on PYTHONPATH and the requirements that are pinned for it
-installed. Its Triton kernels run interpreted, and sgl_kernel, which needs a GPU, is an empty
-stand-in.
+installed (./check --sglang). On the CPU its Triton kernels run interpreted; sgl_kernel, which the
+pins leave out, is a stand-in.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import importlib.util
 import os
 import sys
 import types
-import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 sys.dont_write_bytecode = True
 
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 # The Rust core of the prefix tree needs another torch than the pinned one.
 os.environ.setdefault("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", "python")
 
@@ -37,6 +35,8 @@ class _Missing:
         return _Missing(f"{self._name}.{name}")
 
     def __call__(self, *_arguments, **_keywords):
+        if self._name.endswith(".is_arch_support_pdl"):  # asked where a CUDA device is
+            return False
         raise RuntimeError(f"{self._name} was called, and there is no sgl_kernel here")
 
 
@@ -64,10 +64,29 @@ class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def require_sglang() -> str:
-    """The version of the SGLang on PYTHONPATH; skips the whole test module where there is none."""
-    if importlib.util.find_spec("sglang") is None or importlib.util.find_spec("torch") is None:
-        raise unittest.SkipTest("no SGLang on PYTHONPATH")
+def skip_script(reason: str) -> None:
+    """Ends a test script that cannot run here."""
+    print(f"skipped: {reason}", file=sys.stderr)
+    sys.exit(0)
+
+
+def require_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        skip_script("torch is not installed: ./check --sglang")
+
+
+def require_sglang(device: str = "cpu") -> str:
+    """The version of the SGLang on PYTHONPATH; ends the script where there is none."""
+    require_torch()
+    if importlib.util.find_spec("sglang") is None:
+        skip_script("SGLang is not on the path: ./check --sglang")
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            skip_script("there is no CUDA device")
+    else:
+        os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
     sys.meta_path.insert(0, _StandInFinder())
     from sglang.version import __version__
 

@@ -10,9 +10,10 @@ import os
 import sys
 from importlib.metadata import entry_points
 
-from kdtree import KernelError
-from kdtree.sglang_ext import contract, defrag_sort, hooks, parts
-from kdtree.sglang_ext.config import ConfigError, DefragConfig
+from kdtree.kernels import KernelError
+from kdtree.kernels import version as version_of_kernels
+from kdtree.sglang_ext import contract, defrag_sort, hooks, parts, verify
+from kdtree.sglang_ext.config import ConfigError, DefragConfig, mask_check
 
 GROUP = "sglang.srt.plugins"
 ENTRY = "kdtree"
@@ -28,7 +29,7 @@ def main(arguments: list[str]) -> int:
     print(f"SGLang     {version or 'is not installed in this environment'}")
     if version is None:
         return NO_SGLANG
-    wrong = [*_loading(), *_switches(version)]
+    wrong = [*_loading(), *_switches(version), *_backend(version)]
     for line in wrong:
         print(f"PROBLEM    {line}")
     return REFUSED if wrong else OK
@@ -75,6 +76,26 @@ def _switches(version: str) -> list[str]:
     if not wrong and config.any():
         wrong += _try(config)
     return wrong
+
+
+def _backend(version: str) -> list[str]:
+    """Prints a line for the attention backend, which a server's command asks for; returns what is
+    wrong with its variable."""
+    problem = contract.version_problem(version)
+    problems = [problem] if problem else contract.problems(verify.CONTRACT, version)
+    try:
+        kernels = f"kernels {version_of_kernels()}"
+    except KernelError as error:
+        reason = str(error).partition(". ")[0]
+        kernels = f"but on a GPU SGLang's own kernel serves: {reason}"
+    print(f"{verify.NAME:<24} {'cannot act' if problems else 'would act; ' + kernels}")
+    for each in problems:
+        print(f"{'':<24}   {each}")
+    try:
+        mask_check()
+    except ConfigError as error:
+        return [str(error)]
+    return []
 
 
 def _try(config: DefragConfig) -> list[str]:

@@ -92,11 +92,8 @@ class KdtreeVerifyBackend(TritonAttnBackend):
             v_descale=v_descale, scale=scaling, logit_cap=logit_cap,
             sliding_window_size=sliding_window_size, sinks=sinks,
             window_kv_offsets=window_kv_offsets, xai_temperature_len=xai_temperature_len)
-        refusal = refuse_call(call) or self._refuse(call)
-        if refusal is None:
-            if self._attention is None:
-                self._allocate(call, max_bs)
-            refusal = self._attention.refuse(call) or self._enter_step(call)
+        refusal = (refuse_call(call) or self._refuse(call) or self._allocate(call, max_bs)
+                   or self._attention.refuse(call) or self._enter_step(call))
         if refusal is not None:
             TALLY.refuse(refusal, f"layer {self._layer.layer_id}, q {list(q.shape)} {q.dtype}, "
                                   f"cache {list(k_buffer.shape)} {k_buffer.dtype}")
@@ -122,9 +119,13 @@ class KdtreeVerifyBackend(TritonAttnBackend):
             return Refusal.RAGGED
         return None
 
-    def _allocate(self, call: VerifyCall, max_bs: int) -> None:
-        """Everything that outlives a step, at the first call: SGLang makes many backends that never
-        verify."""
+    def _allocate(self, call: VerifyCall, max_bs: int) -> Refusal | None:
+        """Makes what outlives a step, at the first call: SGLang makes many backends that never
+        verify. That call is never a captured one, since SGLang runs a step before it captures it."""
+        if self._attention is not None:
+            return None
+        if _capturing(call):
+            return Refusal.CAPTURE
         requests = min(max(max_bs, call.requests), MAX_REQUESTS)
         device = call.q.device
         self._buffers = StepBuffers(requests, self.max_context_len, device)
@@ -132,6 +133,7 @@ class KdtreeVerifyBackend(TritonAttnBackend):
             KernelAttention(requests, self.max_context_len, device) if device.type == "cuda"
             else ReferenceAttention()
         )
+        return None
 
     def _enter_step(self, call: VerifyCall) -> Refusal | None:
         """Begins a step unless this layer belongs to the present one."""
@@ -152,12 +154,16 @@ class KdtreeVerifyBackend(TritonAttnBackend):
             return None
         if self._check == "first" and call.nodes in self._checked_nodes:
             return None
-        if call.q.is_cuda and torch.cuda.is_current_stream_capturing():
+        if _capturing(call):
             return None
         if not bool(is_forest(tree_mask(call))):
             return Refusal.NO_TREE
         self._checked_nodes.add(call.nodes)
         return None
+
+
+def _capturing(call: VerifyCall) -> bool:
+    return call.q.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _warn_of_draft_backend(model_runner) -> None:

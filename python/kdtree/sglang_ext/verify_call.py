@@ -33,7 +33,7 @@ class Refusal(Enum):
     KV_SCALE = "scaled K/V cache"
     RAGGED = "requests with different numbers of nodes"
     NODES = "more than 128 nodes a request"
-    REQUESTS = "more than 64 requests"
+    REQUESTS = "no requests, or more than 64"
     CONTEXT = "contexts above 262144 tokens"
     UNSAVED_ROWS = "new rows are not in the cache"
     VIRTUAL_SLOTS = "cache slots are virtual ids"
@@ -41,6 +41,7 @@ class Refusal(Enum):
     DTYPE = "dtype of queries or cache"
     SHAPE = "heads or head dimensions"
     LAYOUT = "cache layout"
+    CAPTURE = "the first call is part of a capture"
     LIBRARY = "libkdtree_kernels.so cannot be loaded"
     DEVICE = "no kernel for this device or shape"
 
@@ -108,7 +109,7 @@ def refuse_call(call: VerifyCall) -> Refusal | None:
         return Refusal.NODES
     if call.q.shape[0] != call.requests * call.nodes:
         return Refusal.RAGGED
-    if call.requests > MAX_REQUESTS:
+    if not 1 <= call.requests <= MAX_REQUESTS:
         return Refusal.REQUESTS
     if call.k_buffer.dim() != 3 or call.v_buffer.dim() != 3:
         return Refusal.LAYOUT
