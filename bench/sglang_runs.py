@@ -62,7 +62,8 @@ class Row:
     hit_share: float  # of the prompt tokens
     steps: int
     new_tokens: int
-    microseconds: dict  # a call, by kind, mean
+    calls: dict  # of alloc, free and evict
+    microseconds: dict  # of each call, mean; evict frees as well
 
 
 class Load:
@@ -117,18 +118,19 @@ def simulate(name: str, config: DefragConfig, concurrency: int, page_size: int, 
     costs = server.costs
     return Row(name, concurrency, page_size, measured.mean_run_tokens,
                measured.contiguous_tile_share, server.hit / server.asked, steps, new,
+               dict(costs.calls),
                {kind: 1e6 * costs.seconds[kind] / costs.calls[kind] for kind in costs.calls})
 
 
 def table(rows: list[Row]) -> str:
     lines = ["| switches | requests | page | mean run | contiguous tiles | prefix hits | "
-             "µs a prompt | µs a step | µs an end |", "|---|--:|--:|--:|--:|--:|--:|--:|--:|"]
+             "µs an alloc | a free | an evict |", "|---|--:|--:|--:|--:|--:|--:|--:|--:|"]
     for row in rows:
         cost = row.microseconds
         lines.append(f"| {row.config} | {row.concurrency} | {row.page_size} "
                      f"| {row.mean_run_tokens:.1f} | {100 * row.contiguous_tile_share:.0f} % "
-                     f"| {row.hit_share:.3f} | {cost['prompt']:.0f} | {cost['speculate']:.0f} "
-                     f"| {cost['free']:.0f} |")
+                     f"| {row.hit_share:.3f} | {cost.get('alloc', 0):.0f} | {cost['free']:.0f} "
+                     f"| {cost.get('evict', 0):.0f} |")
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ Needs SGLang, of any supported version, and torch on the path. `prepare()` comes
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 import types
@@ -147,7 +148,7 @@ class Request:
 
 @dataclass
 class Costs:
-    """Seconds in SGLang's functions, and how often they were called."""
+    """Seconds in alloc, free and evict (which frees), and how often they were called."""
 
     seconds: dict = field(default_factory=lambda: defaultdict(float))
     calls: dict = field(default_factory=lambda: defaultdict(int))
@@ -189,6 +190,11 @@ class Server:
         self.slots = slots // page_size * page_size
         self.running: list[Request] = []
         self.costs = Costs()
+        # Where SGLang's functions reach them: what they do besides is not ours to time.
+        for holder, name in ((self.allocator, "alloc"), (self.allocator, "free"),
+                             (self.tree, "evict")):
+            setattr(holder, name, functools.partial(self.costs.timed, name,
+                                                    getattr(holder, name)))
         self.asked = self.hit = 0  # prompt tokens, and those found in the tree
         self._allocation = _allocation()
         version = contract.release(contract.installed_version())
@@ -224,7 +230,7 @@ class Server:
             [request], prefix_lens=[prefix], extend_lens=[length - prefix],
             extend_num_tokens=length - prefix, seq_lens=torch.tensor([length]),
             seq_lens_cpu=torch.tensor([length]))
-        self.costs.timed("prompt", self._allocation.alloc_for_extend, batch)
+        self._allocation.alloc_for_extend(batch)
         request.committed = length
         request.kv.kv_allocated_len = request.kv.kv_committed_len = length
         request.kv_committed_len = length
@@ -238,7 +244,7 @@ class Server:
         batch = self._batch(self.running, seq_lens=lengths, seq_lens_cpu=lengths,
                             req_pool_indices=rows, req_pool_indices_cpu=rows,
                             model_config=types.SimpleNamespace(is_encoder_decoder=False))
-        self.costs.timed("decode", self._allocation.alloc_for_decode, batch, 1)
+        self._allocation.alloc_for_decode(batch, 1)
         for request in self.running:
             request.kv.kv_allocated_len = request.committed + 1
 
@@ -251,10 +257,10 @@ class Server:
                 for have, request in zip(now, self.running)]
         now_cpu = torch.tensor(now, dtype=torch.int32)
         need_cpu = torch.tensor(need, dtype=torch.int32)
-        self.costs.timed(
-            "speculate", self._allocation.alloc_for_spec_decode, self.tree, self.rows,
-            reqs=self.running, req_pool_indices=self._row_numbers(), cur_kv_lens=now_cpu,
-            cur_kv_lens_cpu=now_cpu, nxt_kv_lens=need_cpu, nxt_kv_lens_cpu=need_cpu,
+        self._allocation.alloc_for_spec_decode(
+            self.tree, self.rows, reqs=self.running, req_pool_indices=self._row_numbers(),
+            cur_kv_lens=now_cpu, cur_kv_lens_cpu=now_cpu,
+            nxt_kv_lens=need_cpu, nxt_kv_lens_cpu=need_cpu,
             num_needed_tokens=sum(need) - sum(now), batch=self._batch(self.running))
 
     def accept(self, request: Request, tokens: array) -> None:
@@ -271,7 +277,7 @@ class Server:
         key = self._key(request.text[:request.committed])
         whole = len(key)
         found = self._insert(key, row[:whole].to(torch.int64))
-        self.costs.timed("free", self._free_parts, row, (
+        self._free_parts(row, (
             (request.protected, found), (whole, request.committed),
             (-(-request.committed // size) * size, request.kv.kv_allocated_len)))
         self.tree.dec_lock_ref(request.node)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kdtree.sglang_ext.contract_types import Touched
 
 CONTRACT = (
-    Touched("sglang.srt.mem_cache.base_prefix_cache:BasePrefixCache.full_evictable_size",
-            {"*": ("self",)}),
+    *(Touched(f"sglang.srt.mem_cache.base_prefix_cache:BasePrefixCache.{method}", {"*": ("self",)})
+      for method in ("supports_mamba", "evictable_size", "full_evictable_size")),
 )
 
 
@@ -22,6 +22,14 @@ def within(allocator) -> list:
             seen.append(each)
             waiting.extend(vars(each).values())
     return seen
+
+
+def evictable_tokens(tree_cache) -> int:
+    """What the prefix tree could give back of the token pool. The trees that keep recurrent states
+    too raise at evictable_size(), the others are 0 at full_evictable_size()."""
+    if tree_cache.supports_mamba():
+        return tree_cache.full_evictable_size()
+    return tree_cache.evictable_size()
 
 
 def is_best_fit(allocator) -> bool:

@@ -8,7 +8,7 @@ lets at least the given share of what may be evicted go with it.
 from __future__ import annotations
 
 from kdtree.sglang_ext import contract
-from kdtree.sglang_ext.allocators import is_plain
+from kdtree.sglang_ext.allocators import evictable_tokens, is_plain
 from kdtree.sglang_ext.config import DefragConfig
 from kdtree.sglang_ext.contract_types import Touched
 from kdtree.sglang_ext.hooks import hook
@@ -53,7 +53,7 @@ def _raised(allocator, tree_cache, num_tokens: int) -> int:
     if tree_cache is None or not is_plain(allocator):
         return num_tokens
     return tokens_to_free(num_tokens, allocator.available_size(),
-                          tree_cache.full_evictable_size(), _share)
+                          evictable_tokens(tree_cache), _share)
 
 
 def _function(original, tree_cache, num_tokens):

@@ -12,7 +12,7 @@ when it ends, as SGLang's own reserve is.
 
 from __future__ import annotations
 
-from kdtree.sglang_ext.allocators import is_plain
+from kdtree.sglang_ext.allocators import evictable_tokens, is_plain
 
 
 def grown_lengths(now: list[int], needed: list[int], extent: int, row_width: int) -> list[int]:
@@ -39,7 +39,7 @@ def grown(step: dict, tree_cache, req_to_token_pool, extent: int) -> dict:
     tokens = sum(lengths) - sum(now)
     # SGLang evicts for a page more than that for each request of a paged cache.
     room = tokens + (len(now) * allocator.page_size if allocator.page_size > 1 else 0)
-    if room > allocator.available_size() + tree_cache.full_evictable_size():
+    if room > allocator.available_size() + evictable_tokens(tree_cache):
         return {}
     lengths_cpu = torch.tensor(lengths, dtype=step["nxt_kv_lens_cpu"].dtype)
     return {
