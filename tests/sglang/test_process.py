@@ -37,7 +37,7 @@ class SchedulerProcess(unittest.TestCase):
         self.assertEqual(state["from"], "sglang")
         ours = state["kdtree"]
         self.assertEqual(ours["switches"], {"sort": True, "evict": 0.1, "extent": 0,
-                                            "best_fit": False})
+                                            "best_fit": False, "kv_move": False})
         self.assertTrue(ours["sorted"])
         self.assertEqual((ours["requests"], ours["mean_run_tokens"],
                           ours["contiguous_tile_share"]), (1, 128.0, 1.0))
