@@ -62,6 +62,7 @@ class Row:
     hit_share: float  # of the prompt tokens
     steps: int
     new_tokens: int
+    waits: int  # best fit: how often it read freed pages back
     calls: dict  # of alloc, free and evict
     microseconds: dict  # of each call, mean; evict frees as well
 
@@ -118,19 +119,21 @@ def simulate(name: str, config: DefragConfig, concurrency: int, page_size: int, 
     costs = server.costs
     return Row(name, concurrency, page_size, measured.mean_run_tokens,
                measured.contiguous_tile_share, server.hit / server.asked, steps, new,
-               dict(costs.calls),
+               getattr(server.allocator, "waits", 0), dict(costs.calls),
                {kind: 1e6 * costs.seconds[kind] / costs.calls[kind] for kind in costs.calls})
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| switches | requests | page | mean run | contiguous tiles | prefix hits | "
-             "µs an alloc | a free | an evict |", "|---|--:|--:|--:|--:|--:|--:|--:|--:|"]
+    columns = ("switches", "requests", "page", "mean run", "contiguous tiles", "prefix hits",
+               "waits per 1000 steps", "µs an alloc", "µs a free", "µs an evict")
+    lines = [f"| {' | '.join(columns)} |", "|---" + 9 * "|--:" + "|"]
     for row in rows:
-        cost = row.microseconds
-        lines.append(f"| {row.config} | {row.concurrency} | {row.page_size} "
-                     f"| {row.mean_run_tokens:.1f} | {100 * row.contiguous_tile_share:.0f} % "
-                     f"| {row.hit_share:.3f} | {cost.get('alloc', 0):.0f} | {cost['free']:.0f} "
-                     f"| {cost.get('evict', 0):.0f} |")
+        cost = [f"{row.microseconds[kind]:.0f}" if kind in row.microseconds else ""
+                for kind in ("alloc", "free", "evict")]
+        cells = (row.config, row.concurrency, row.page_size, f"{row.mean_run_tokens:.1f}",
+                 f"{100 * row.contiguous_tile_share:.0f} %", f"{row.hit_share:.3f}",
+                 f"{1000 * row.waits / row.steps:.1f}", *cost)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 

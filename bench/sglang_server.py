@@ -135,7 +135,7 @@ class Request:
     text: array = None  # prompt and what was generated
     committed: int = 0  # tokens that have their slot for good
     protected: int = 0  # leading ones whose slots are the tree's
-    node: object = None
+    lock: object = None  # on the tree's node where they end
     prefix_indices: torch.Tensor = None
     inflight_middle_chunks: int = 0
     kv_committed_len: int = 0
@@ -170,9 +170,7 @@ class Server:
                  config: DefragConfig):
         from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
         from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
-        from sglang.srt.mem_cache.cache_init_params import CacheInitParams
         from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
-        from sglang.srt.mem_cache.radix_cache import RadixCache
 
         self.page_size = page_size
         form = {"dtype": torch.bfloat16, "device": "cpu", "kvcache": None, "need_sort": False}
@@ -181,9 +179,9 @@ class Server:
         if config.best_fit:
             self.allocator = best_fit_allocators.best_fit_of(self.allocator)
         self.rows = ReqToTokenPool(requests, row_width, "cpu", False)
-        self.tree = RadixCache(CacheInitParams(
-            disable=False, req_to_token_pool=self.rows, token_to_kv_pool_allocator=self.allocator,
-            page_size=page_size))
+        version = contract.release(contract.installed_version())
+        self._unified = version >= (0, 5, 23)
+        self.tree = self._make_tree()
         # What 0.5.23 asks the tree of a Request of its own.
         self.tree.prefix_device_indices = lambda request: request.prefix_indices
         self.tree.maybe_hand_to_session = lambda _request: None
@@ -191,13 +189,13 @@ class Server:
         self.running: list[Request] = []
         self.costs = Costs()
         # Where SGLang's functions reach them: what they do besides is not ours to time.
-        for holder, name in ((self.allocator, "alloc"), (self.allocator, "free"),
-                             (self.tree, "evict")):
-            setattr(holder, name, functools.partial(self.costs.timed, name,
+        evict = "evict_for_alloc" if hasattr(self.tree, "evict_for_alloc") else "evict"
+        for holder, name, kind in ((self.allocator, "alloc", "alloc"),
+                                   (self.allocator, "free", "free"), (self.tree, evict, "evict")):
+            setattr(holder, name, functools.partial(self.costs.timed, kind,
                                                     getattr(holder, name)))
         self.asked = self.hit = 0  # prompt tokens, and those found in the tree
         self._allocation = _allocation()
-        version = contract.release(contract.installed_version())
         self._kv = _KvWithRow if version >= (0, 5, 23) else _Kv
 
     # ---- a request's life ------------------------------------------------------------------------
@@ -221,8 +219,8 @@ class Server:
     def start(self, request: Request) -> None:
         """Finds the prompt's prefix in the tree and allocates the rest (alloc_for_extend)."""
         indices, node = self._match(request.prompt[:-1])
-        self.tree.inc_lock_ref(node)
-        request.node, request.prefix_indices, request.protected = node, indices, len(indices)
+        request.lock = self._lock(node)
+        request.prefix_indices, request.protected = indices, len(indices)
         self.asked += len(request.prompt)
         self.hit += len(indices)
         prefix, length = len(indices), len(request.prompt)
@@ -276,11 +274,11 @@ class Server:
         row, size = self.row(request), self.page_size
         key = self._key(request.text[:request.committed])
         whole = len(key)
-        found = self._insert(key, row[:whole].to(torch.int64))
+        found = self._insert(key, row[:whole].to(torch.int64), request.protected)
         self._free_parts(row, (
             (request.protected, found), (whole, request.committed),
             (-(-request.committed // size) * size, request.kv.kv_allocated_len)))
-        self.tree.dec_lock_ref(request.node)
+        self._unlock(request.lock)
         self.rows.free(request)
         self.running.remove(request)
 
@@ -295,13 +293,12 @@ class Server:
         """The prompt's rows go to the tree (cache_unfinished_req)."""
         row = self.row(request)
         key = self._key(request.prompt)
-        found = self._insert(key, row[:len(key)].to(torch.int64))
+        found = self._insert(key, row[:len(key)].to(torch.int64), request.protected)
         self._free_parts(row, ((request.protected, found),))
         indices, node = self._match(request.prompt)
         row[request.protected:len(indices)] = indices[request.protected:].to(torch.int32)
-        self.tree.dec_lock_ref(request.node)
-        self.tree.inc_lock_ref(node)
-        request.node, request.protected = node, len(indices)
+        self._unlock(request.lock)
+        request.lock, request.protected = self._lock(node), len(indices)
 
     def _free_parts(self, row: torch.Tensor, parts: tuple) -> None:
         self.allocator.free_group_begin()
@@ -326,10 +323,40 @@ class Server:
         node = result.last_device_node
         return self.tree.path_device_indices(node), node
 
-    def _insert(self, key, slots: torch.Tensor) -> int:
+    def _insert(self, key, slots: torch.Tensor, protected: int) -> int:
+        """Up to where the tree had the text already; what the request has of its own before is to
+        be freed."""
         from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 
-        return self.tree.insert(InsertParams(key=key, value=slots)).prefix_len
+        params = InsertParams(key=key, value=slots, prev_prefix_len=protected)
+        found = self.tree.insert(params).prefix_len
+        return protected if self._unified else found  # the unified tree frees them itself
+
+    def _lock(self, node):
+        if self._unified:
+            return self.tree.lock(node)
+        self.tree.inc_lock_ref(node)
+        return node
+
+    def _unlock(self, lock) -> None:
+        self.tree.unlock(lock) if self._unified else self.tree.dec_lock_ref(lock)
+
+    def _make_tree(self):
+        """The version's default. The unified tree's core is the one in Python: the other is built
+        for a newer torch than the tests have."""
+        from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+
+        form = {"disable": False, "req_to_token_pool": self.rows, "page_size": self.page_size,
+                "token_to_kv_pool_allocator": self.allocator}
+        if not self._unified:
+            from sglang.srt.mem_cache.radix_cache import RadixCache
+
+            return RadixCache(CacheInitParams(**form))
+        from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+        from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+        return UnifiedRadixCache(CacheInitParams(
+            **form, tree_components=(ComponentType.FULL,), tree_core_backend="python"))
 
     def _row_numbers(self) -> torch.Tensor:
         return torch.tensor([request.req_pool_idx if hasattr(request, "req_pool_idx")

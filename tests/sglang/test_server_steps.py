@@ -1,6 +1,7 @@
 """The switches on a server's memory side: SGLang's allocators, tree and allocating functions, with
 requests that come and go (bench/sglang_server.py). Every slot is accounted for after every step,
-100,000 random operations for each combination of switches and page size that this version has."""
+over 100,000 random operations with each set of switches that this version has, in three parts:
+page sizes 1, 16 and 64."""
 
 import os
 import random
@@ -96,7 +97,7 @@ class Steps(unittest.TestCase):
                 seed, begin = 7 + page_size, time.time()
                 with self.subTest(config=config, page_size=page_size, seed=seed):
                     driver = Driver(config, page_size, seed)
-                    while driver.operations < OPERATIONS:
+                    while driver.operations < OPERATIONS / 3:
                         driver.round()
                     driver.end()
                     print(f"{driver.operations} operations, page {page_size}, {config}: "

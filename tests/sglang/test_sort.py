@@ -33,8 +33,7 @@ install_defrag_sort()
 class Pool(swa.BaseSWAKVPool):
     """A KV pool as composite allocators look at it when they are made."""
 
-    __abstractmethods__ = frozenset()
-    swa_req_ring_size = 0  # from 0.5.20 on; 0: the window has pages, no ring
+    swa_req_ring_size = None  # of later versions: no ring, the window has pages
 
     def __init__(self):
         self.full_kv_pool = self.swa_kv_pool = types.SimpleNamespace(dtype=torch.bfloat16)
@@ -44,6 +43,9 @@ class Pool(swa.BaseSWAKVPool):
 
     def __getattr__(self, name):
         return lambda *arguments, **keywords: 1
+
+
+Pool.__abstractmethods__ = frozenset()
 
 
 class Sort(unittest.TestCase):

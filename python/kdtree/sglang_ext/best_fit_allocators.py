@@ -31,6 +31,7 @@ class _BestFit:
         self._tokens: list[int] | None = None
         self._ends: list[int] = []  # last page that each request of the last call got, -1: none
         self._last_page: dict[int, int] = {}  # by row; a row's next owner overwrites it
+        self.waits = 0  # times that parked pages were read from the device
         self.misplaced = 0  # calls whose last pages were free again, so that all counted as new
 
     def expect(self, rows: list[int | None] | None, tokens: list[int] | None) -> None:
@@ -67,6 +68,7 @@ class _BestFit:
             self.staged_pages, self.num_staged_pages = [], 0
         pages = torch.cat(parked).to("cpu", torch.int32) if parked else torch.empty(0)
         if len(pages) > 0:
+            self.waits += 1
             self._pool.free(pages)
             self._pool_free += len(pages)
 

@@ -102,6 +102,7 @@ def state(scheduler, config: DefragConfig) -> dict:
         "contiguous_tile_share": round(measured.contiguous_tile_share, 4),
         "free_pages": free,
         "free_runs": runs,
+        "waits": getattr(allocator, "waits", 0),  # of best fit, for freed pages from the device
     }
 
 
