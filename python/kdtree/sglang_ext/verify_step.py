@@ -100,14 +100,14 @@ class StepBuffers:
             node_start=self._node_start[: requests + 1],
             tail_slots=self._tail_slots[:rows],
             ancestors=self._ancestors[:rows],
-            pages=self._pages[:slots],
+            pages=self._pages[: max(slots, 1)],  # an empty tensor has no address
             pages_start=self._pages_start[:requests],
             max_context=self.max_context,
         )
         batch.context.copy_(call.kv_indptr[1:] - call.kv_indptr[:-1])
         batch.node_start.copy_(call.qo_indptr)
         batch.tail_slots.copy_(out_cache_loc)
-        batch.pages.copy_(call.kv_indices[:slots])
+        batch.pages[:slots].copy_(call.kv_indices[:slots])
         batch.pages_start.copy_(call.kv_indptr[:-1])
         words = batch.ancestors.view(requests, nodes, 2)
         if call.custom_mask is None:
