@@ -149,7 +149,9 @@ class Refusals(unittest.TestCase):
         self.addCleanup(patch.stop)
 
     def register(self, version, **switches):
-        with installed(version), mock.patch.dict("os.environ", switches):
+        # The attention backend is made known to SGLang itself, which is not here.
+        with installed(version), mock.patch.dict("os.environ", switches), \
+                mock.patch("kdtree.sglang_ext.install_verify"):
             register()
 
     def test_no_switch_is_never_refused(self):
