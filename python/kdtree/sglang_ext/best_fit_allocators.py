@@ -41,6 +41,8 @@ class _BestFit:
 
     def assign_rows(self, rows: list[int | None]) -> None:
         """The rows of the requests of the last call; those that were new have one by now."""
+        if len(rows) != len(self._ends):  # they were not told apart
+            return
         for row, end in zip(rows, self._ends):
             if row is not None and end >= 0:
                 self._last_page[row] = end
@@ -89,9 +91,10 @@ class _BestFit:
                       for begin, end in zip(offsets, offsets[1:])]
         if rows is not None:
             self.assign_rows(rows)
-        # Pageable memory: the copy is staged before this returns, and the device waits for nothing.
-        taken = torch.tensor(pages, dtype=torch.int32)
-        self.free_pages = taken.to(self.device, non_blocking=True).to(torch.int64)
+        if len(pages) > 0:
+            # Pageable memory: staged before this returns, and nothing waits for the device.
+            taken = torch.frombuffer(pages, dtype=torch.int32)
+            self.free_pages = taken.to(self.device, non_blocking=True).to(torch.int64)
         return True
 
     def _extend(self, counts: list[int], rows: list[int | None] | None):

@@ -61,11 +61,14 @@ def started(scheduler, config: DefragConfig) -> str:
     if config.best_fit:
         parts.append("best fit" if allocators.is_best_fit(allocator) else
                      f"best fit not for {type(allocator).__name__}: left as it is")
+    plain = allocators.is_plain(allocator)
     for name, value in (("evict", config.evict), ("extent", config.extent)):
-        if value:
-            plain = allocators.is_plain(allocator)
-            parts.append(f"{name} {value}" if plain else
-                         f"{name} not for {type(allocator).__name__}: left as it is")
+        if value and not plain:
+            parts.append(f"{name} not for {type(allocator).__name__}: left as it is")
+        elif name == "extent" and value % allocator.page_size != 0:
+            parts.append(f"extent {value} not for pages of {allocator.page_size}: left as it is")
+        elif value:
+            parts.append(f"{name} {value}")
     return f"kdtree in rank {_rank(scheduler)}: {type(allocator).__name__}; {', '.join(parts)}"
 
 
