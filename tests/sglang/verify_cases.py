@@ -57,6 +57,7 @@ class Case:
 class Step:
     """The step's batch, rows and caches under one backend; the same values for every backend."""
 
+    @torch.no_grad()  # the kit's weights are parameters, which 0.5.23 writes to its cache as such
     def __init__(self, testcase, case: Case, backend: str):
         self.case = case
         random = numpy.random.default_rng(case.seed)
