@@ -47,6 +47,7 @@ CONFIGS = {
     "best fit, evict": DefragConfig(best_fit=True, evict=0.1),
     "best fit, extent 64": DefragConfig(best_fit=True, extent=64),
     "best fit, evict 0.05, extent 64": DefragConfig(best_fit=True, evict=0.05, extent=64),
+    "best fit, evict 0.07, extent 64": DefragConfig(best_fit=True, evict=0.07, extent=64),
     "best fit, evict, extent 64": DefragConfig(best_fit=True, evict=0.1, extent=64),
     "best fit, evict 0.15, extent 64": DefragConfig(best_fit=True, evict=0.15, extent=64),
     "best fit, evict, extent 256": DefragConfig(best_fit=True, evict=0.1, extent=256),
