@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How contiguous the slots of requests are in SGLang with its prefix tree on and its pool full, before
-and after each switch of kdtree.sglang_ext, on SGLang's own allocators, tree and allocating functions
-(sglang_server.py); what an allocation costs on the host; and the share of prompt tokens that the tree
-has. No device is needed. The wheel to measure stands on PYTHONPATH:
+"""How contiguous the slots of requests are in SGLang with its prefix tree on and its pool full,
+before and after each switch of kdtree.sglang_ext, on SGLang's own allocators, tree and allocating
+functions (sglang_server.py); what an allocation costs on the host; and the share of prompt tokens
+that the tree has. No device is needed. The wheel to measure stands on PYTHONPATH:
 
     KDTREE_LIBRARY_PATH=build/cpu PYTHONPATH=WHEEL:python python3 bench/sglang_runs.py \\
         --concurrency 16 --json bench/results/sglang_runs-0.5.18.json
@@ -47,6 +47,7 @@ CONFIGS = {
     "best fit, evict": DefragConfig(best_fit=True, evict=0.1),
     "best fit, extent 64": DefragConfig(best_fit=True, extent=64),
     "best fit, evict 0.05, extent 64": DefragConfig(best_fit=True, evict=0.05, extent=64),
+    "best fit, evict 0.07, extent 64": DefragConfig(best_fit=True, evict=0.07, extent=64),
     "best fit, evict, extent 64": DefragConfig(best_fit=True, evict=0.1, extent=64),
     "best fit, evict 0.15, extent 64": DefragConfig(best_fit=True, evict=0.15, extent=64),
     "best fit, evict, extent 256": DefragConfig(best_fit=True, evict=0.1, extent=256),

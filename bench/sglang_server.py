@@ -49,7 +49,7 @@ def _without_device() -> None:
         "assign_req_to_token_pool_func": _assign_rows,
         "get_last_loc": _last_slots,
         "support_triton": lambda _backend: False,
-        # What the last one is asked about, by version.
+        # What the function above is asked about, by version.
         "attention_backends": lambda: ("none", "none"),
         "get_server_args": lambda: types.SimpleNamespace(attention_backend="none"),
         "get_global_server_args": lambda: types.SimpleNamespace(attention_backend="none"),
@@ -159,10 +159,6 @@ class Costs:
         self.seconds[name] += time.perf_counter() - begin
         self.calls[name] += 1
         return result
-
-
-class OutOfMemory(RuntimeError):
-    """SGLang's own word for it: a prompt that does not fit now."""
 
 
 class Server:

@@ -59,7 +59,7 @@ kd_sglang_venv() {
     pins="${TORCH[*]} ${TORCH_EXTRAS[*]} $(sha256sum <"$REQUIREMENTS")"
     [[ $(cat -- "$stamp" 2>/dev/null) != "$pins" ]] || return 0
     command -v python3.11 >/dev/null ||
-        kd_die "SGLang's wheels are for Python 3.11, which is not installed (Debian: python3.11-venv)"
+        kd_die "the tests' pins are for Python 3.11, which is not installed (Debian: python3.11-venv)"
     rm -rf -- "$cache/venv"
     mkdir -p -- "$cache"
     python3.11 -m venv "$cache/venv" ||

@@ -45,7 +45,8 @@ def install_folder(test, version=None):
     if version:
         other = Path(folder.name) / f"sglang-{version}.dist-info"
         other.mkdir()
-        (other / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n")
+        (other / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang\n"
+                                        f"Version: {version}\n")
     return folder.name
 
 

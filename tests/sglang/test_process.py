@@ -57,6 +57,16 @@ class SchedulerProcess(unittest.TestCase):
         self.assertNotIn("STATE", said)
 
 
+    def test_a_missing_library_ends_the_process(self):
+        if VERSION in ("0.5.14", "0.5.15.post1"):
+            self.skipTest("from 0.5.16 on")
+        code, said = run(self, SCHEDULER, KDTREE_DEFRAG_BESTFIT="1",
+                         KDTREE_LIBRARY_PATH="/nowhere")
+        self.assertNotEqual(code, 0)
+        self.assertIn("kdtree refuses to start: KDTREE_LIBRARY_PATH=/nowhere", said)
+        self.assertNotIn("STATE", said)
+
+
 class LaunchingProcess(unittest.TestCase):
     """Trap 6: register() runs there too, and since 0.5.22 in the detokenizer."""
 

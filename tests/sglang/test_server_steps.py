@@ -6,6 +6,7 @@ page sizes 1, 16 and 64."""
 import os
 import random
 import time
+import types
 import unittest
 from array import array
 
@@ -14,10 +15,17 @@ from sglang_support import RELEASE, VERSION, needs_sglang, since
 needs_sglang()
 
 import sglang_server  # noqa: E402
+import torch  # noqa: E402
 
-from kdtree.sglang_ext import parts  # noqa: E402
+from kdtree.sglang_ext import parts, report  # noqa: E402
 from kdtree.sglang_ext.allocators import is_best_fit  # noqa: E402
 from kdtree.sglang_ext.config import DefragConfig  # noqa: E402
+from kdtree.sglang_ext.fragmentation import (  # noqa: E402
+    Fragmentation,
+    free_runs,
+    of_row,
+    of_rows,
+)
 
 OPERATIONS = int(os.environ.get("KDTREE_SGLANG_OPERATIONS", "100000"))
 SPECULATES = RELEASE >= (0, 5, 16)  # before, there is no function of its own to drive
@@ -210,8 +218,6 @@ class BestFit(unittest.TestCase):
         self.assertEqual(allocator.misplaced, 1)
 
     def test_the_builder_s_result_is_replaced_where_it_is_plain(self):
-        import types
-
         from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 
         from kdtree.sglang_ext import best_fit
@@ -224,6 +230,46 @@ class BestFit(unittest.TestCase):
         self.assertIs(best_fit._replace(replaced, None, req_to_token_pool=table), replaced)
         hybrid = HybridReqToTokenPool.__new__(HybridReqToTokenPool)
         self.assertIs(best_fit._replace(plain, None, req_to_token_pool=hybrid), plain)
+
+
+class Gauges(unittest.TestCase):
+    def by_hand(self, slots):
+        runs = sum(1 for before, after in zip([None, *slots], slots)
+                   if before is None or after != before + 1)
+        tiles = [slots[at:at + 64] for at in range(0, len(slots) - 63, 64)]
+        whole = sum(tile == list(range(tile[0], tile[0] + 64)) for tile in tiles)
+        return Fragmentation(len(slots), runs, len(tiles), whole)
+
+    def test_rows(self):
+        rows = [[], [5], list(range(63)), list(range(64)), list(range(200)),
+                [*range(64), *range(100, 164)], [*range(63), *range(100, 165)], [3, 2, 1]]
+        source = random.Random(1)
+        for _ in range(200):
+            row = []
+            while len(row) < 300:
+                first = source.randrange(10_000)
+                row += range(first, first + source.choice((1, 3, 64, 100)))
+            rows.append(row[:source.randrange(301)])
+        for row in rows:
+            self.assertEqual(of_row(torch.tensor(row, dtype=torch.int32)), self.by_hand(row))
+        total = of_rows(torch.tensor(row) for row in rows)
+        self.assertEqual(total, sum(map(self.by_hand, rows), Fragmentation()))
+        self.assertEqual(Fragmentation().mean_run_tokens, 0.0)
+
+    def test_free_runs(self):
+        for pages, runs in (([], 0), ([4], 1), ([4, 2, 3], 1), ([9, 1, 8, 3], 3)):
+            self.assertEqual(free_runs(torch.tensor(pages)), runs)
+
+    def test_what_the_log_says(self):
+        config = DefragConfig(evict=0.1, extent=64)
+        plain = sglang_server.Server(256, 1, 1, 768, DefragConfig()).allocator
+        paged = sglang_server.Server(256, 128, 1, 768, DefragConfig()).allocator
+        said = [report.started(types.SimpleNamespace(token_to_kv_pool_allocator=each), config)
+                for each in (plain, paged)]
+        self.assertEqual(said, [
+            "kdtree in rank unknown: TokenToKVPoolAllocator; evict 0.1, extent 64",
+            "kdtree in rank unknown: PagedTokenToKVPoolAllocator; evict 0.1, "
+            "extent 64 not for pages of 128: left as it is"])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,14 @@ from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator  # 
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator  # noqa: E402
 from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
 
-from kdtree.sglang_ext import allocators, defrag_sort, hooks, install_defrag_sort  # noqa: E402
+from kdtree.sglang_ext import (  # noqa: E402
+    allocators,
+    defrag_sort,
+    hooks,
+    install_defrag_sort,
+    report,
+)
+from kdtree.sglang_ext.config import DefragConfig  # noqa: E402
 
 FORM = {"dtype": torch.bfloat16, "device": "cpu", "kvcache": None, "need_sort": False}
 
@@ -101,6 +108,11 @@ class Sort(unittest.TestCase):
     def test_one_made_before_is_seen(self):
         self.assertEqual(defrag_sort.unsorted(allocators.within(BEFORE)),
                          ["TokenToKVPoolAllocator"])
+
+    def test_a_server_with_it_does_not_start(self):
+        scheduler = types.SimpleNamespace(token_to_kv_pool_allocator=BEFORE)
+        with self.assertRaisesRegex(RuntimeError, "made without the sort hook"):
+            report.started(scheduler, DefragConfig(sort=True))
 
     def test_a_failed_hook_is_not_silent(self):
         """Trap 2 and 3: another plugin's hook on the same function, applied before ours."""

@@ -42,8 +42,11 @@ def register() -> None:
     here = "sglang.srt.managers.scheduler" in sys.modules
     _refuse(parts.refusals(config, version, look_inside=here))
     if here:
-        parts.install(config)
-        report.install(config)
+        try:
+            parts.install(config)
+            report.install(config)
+        except RuntimeError as error:  # another plugin's hook is in the way, no library
+            _refuse([str(error)])
         logger.info("kdtree: hooks registered for SGLang %s: %s", version, config)
 
 
