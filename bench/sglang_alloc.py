@@ -15,6 +15,7 @@ import argparse
 import json
 import random
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -92,8 +93,10 @@ def main() -> int:
         print(f"{row['kind']:<10} {row['what']:<8} median {row['median_us']:9.1f} us   "
               f"mean {row['mean_us']:9.1f}   max {row['max_us']:9.1f}")
     if arguments.json:
+        commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True,
+                                text=True, cwd=Path(__file__).parent, check=False).stdout.strip()
         arguments.json.write_text(json.dumps({
-            "schema": 1, "sglang": contract.installed_version(), "slots": arguments.slots,
+            "schema": 1, "commit": commit, "sglang": contract.installed_version(), "slots": arguments.slots,
             "requests": arguments.requests, "topup": TOPUP, "prompt": PROMPT, "rows": rows},
             indent=1) + "\n")
     return 0

@@ -51,6 +51,8 @@ def _without_device() -> None:
         "support_triton": lambda _backend: False,
         # What the function above is asked about, by version.
         "attention_backends": lambda: ("none", "none"),
+        "get_exec": lambda: types.SimpleNamespace(
+            kernel=types.SimpleNamespace(attention_backend="none")),
         "get_server_args": lambda: types.SimpleNamespace(attention_backend="none"),
         "get_global_server_args": lambda: types.SimpleNamespace(attention_backend="none"),
     }
