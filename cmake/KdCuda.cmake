@@ -56,11 +56,7 @@ const char* kdt_kernels_version(void) { return KDTREE_VERSION " (" KDTREE_COMMIT
 ]] @ONLY)
 
 file(GLOB_RECURSE cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/*.cu)
-# The page pool and the statuses: no CUDA in them.
-set(pool_sources base/check.cpp kernels/api/api_status.cpp kv/bit_tree.cpp kv/free_pages.cpp
-  kv/api/pool_api.cpp)
-list(TRANSFORM pool_sources PREPEND ${PROJECT_SOURCE_DIR}/src/)
-kd_cuda_objects(kd_kernels_cuda ${cuda_kernels} ${pool_sources} ${kernels_version})
+kd_cuda_objects(kd_kernels_cuda ${cuda_kernels} ${KD_POOL_SOURCES} ${kernels_version})
 add_dependencies(kd_kernels_cuda kd_version)
 target_include_directories(kd_kernels_cuda PRIVATE ${CMAKE_BINARY_DIR}/generated)
 set_target_properties(kd_kernels_cuda PROPERTIES

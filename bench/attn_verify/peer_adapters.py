@@ -12,16 +12,12 @@ run() allocates nothing of its own, or only from the graph's memory pool.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 import random
-import sys
-import types
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+from sglang_files import kernel_module
 
 LATENT, ROPE = 512, 64
 DIM = LATENT + ROPE
@@ -310,35 +306,13 @@ class SglangTriton(PageSizeOne):
     """SGLang's Triton extend kernel with the custom mask: its path for draft trees today."""
 
     name, mask = "sglang_extend", "tree"
-    MODULE = "sglang.kernels.ops.attention.extend_attention"
 
     def available(self) -> str | None:
         try:
-            self.module = self._import()
+            self.module = kernel_module("extend_attention")
         except Exception as error:  # noqa: BLE001
-            return f"import {self.MODULE}: {error}"
+            return f"import of SGLang's extend_attention: {error}"
         return None
-
-    def _import(self):
-        """The kernel's files alone: importing the package would need the whole server."""
-        if self.MODULE in sys.modules:
-            return sys.modules[self.MODULE]
-        spec = importlib.util.find_spec("sglang")
-        if spec is None or not spec.submodule_search_locations:
-            raise ImportError("sglang is not installed")
-        root = Path(list(spec.submodule_search_locations)[0])
-        for name in ("sglang", "sglang.kernels", "sglang.kernels.ops",
-                     "sglang.kernels.ops.attention", "sglang.srt"):
-            package = types.ModuleType(name)
-            package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
-            sys.modules[name] = package
-        utils = types.ModuleType("sglang.srt.utils")
-        utils.is_cuda = lambda: True
-        utils.is_hip = utils.is_gfx95_supported = lambda: False
-        utils.get_device_core_count = lambda device=0: (
-            torch.cuda.get_device_properties(device).multi_processor_count)
-        sys.modules["sglang.srt.utils"] = utils
-        return importlib.import_module(self.MODULE)
 
     def prepare(self, data: Data) -> None:
         case = data.case

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 from kdtree import _structs
 from kdtree._structs import Status
 
 NAME = "libkdtree_kernels.so"
+POOL_NAME = "libkdtree_pool.so"
 ENGINE_NAME = "libkdtree.so"
 PATH_VARIABLE = "KDTREE_LIBRARY_PATH"
 
@@ -26,13 +27,13 @@ class KernelError(RuntimeError):
 
 
 def _from_variable(value: str, name: str) -> Path:
-    """KDTREE_LIBRARY_PATH names a library or the folder of both. Where it is set, nothing else is
+    """KDTREE_LIBRARY_PATH names a library or the folder of all. Where it is set, nothing else is
     tried: a wrong path must not end in another build of the library."""
     path = Path(value)
     if path.is_dir():
         path = path / name
-    elif path.name in {NAME, ENGINE_NAME}:
-        path = path.with_name(name)  # it may name the other one
+    elif path.name in {NAME, POOL_NAME, ENGINE_NAME}:
+        path = path.with_name(name)  # it may name another one
     if not path.is_file():
         raise OSError(f"{PATH_VARIABLE}={value}: there is no {path}")
     return path
@@ -49,10 +50,11 @@ def _candidates(name: str) -> list[str]:
 
 
 def open_library(
-    name: str, what: str, structs: ModuleType, abi: str, error: type[Exception]
+    name: str, what: str, declare: Callable[[ctypes.CDLL], None], abi: tuple[str, int],
+    error: type[Exception],
 ) -> ctypes.CDLL:
-    """The first candidate that loads, with the functions that `structs` declares. `abi`: the one
-    that says which ABI it has. Raises `error`."""
+    """The first candidate that loads, with the functions that `declare` gives their types. `abi`:
+    the function that says which ABI it has, and the one that is needed. Raises `error`."""
     try:
         candidates = _candidates(name)
     except OSError as wrong:
@@ -64,7 +66,7 @@ def open_library(
         except OSError as failure:
             failures.append(f"{candidate}: {failure}")
             continue
-        return _checked(library, candidate, what, structs, abi, error)
+        return _checked(library, candidate, what, declare, abi, error)
     raise error(
         f"{name} cannot be loaded. Looked in {PATH_VARIABLE} (unset or empty: the library or its "
         f"folder), beside the package ({Path(__file__).resolve().parent}) and in the system's "
@@ -73,28 +75,48 @@ def open_library(
 
 
 def _checked(
-    library: ctypes.CDLL, origin: str, what: str, structs: ModuleType, abi: str,
-    error: type[Exception],
+    library: ctypes.CDLL, origin: str, what: str, declare: Callable[[ctypes.CDLL], None],
+    abi: tuple[str, int], error: type[Exception],
 ) -> ctypes.CDLL:
     try:
-        structs.declare(library)
+        declare(library)
     except AttributeError as missing:
         raise error(f"{origin} is not {what}: {missing}") from missing
-    found = getattr(library, abi)()
-    if found != structs.ABI:
-        raise error(f"{origin} has ABI {found}, this package is for ABI {structs.ABI}")
+    function, wanted = abi
+    found = getattr(library, function)()
+    if found != wanted:
+        raise error(f"{origin} has ABI {found}, this package is for ABI {wanted}")
     return library
+
+
+_ABI = ("kdt_kernels_abi", _structs.ABI)
 
 
 @cache
 def load() -> ctypes.CDLL:
     """The kernel library, loaded at the first call."""
-    return open_library(NAME, "the kernel library", _structs, "kdt_kernels_abi", KernelError)
+    return open_library(NAME, "the kernel library", _structs.declare, _ABI, KernelError)
+
+
+@cache
+def load_pool() -> ctypes.CDLL:
+    """The page pool: in the kernel library, or by itself where that one is missing."""
+    try:
+        return load()
+    except KernelError as no_kernels:
+        try:
+            return open_library(POOL_NAME, "the page pool", _structs.declare_pool, _ABI,
+                                KernelError)
+        except KernelError as no_pool:
+            raise KernelError(f"{no_kernels}; {no_pool}") from no_pool
 
 
 def call(function: str, *arguments) -> None:
-    """Calls a function that returns a kdt_status."""
-    library = load()
+    """Calls a function of the kernel library that returns a kdt_status."""
+    call_in(load(), function, *arguments)
+
+
+def call_in(library: ctypes.CDLL, function: str, *arguments) -> None:
     status = getattr(library, function)(*arguments)
     if status != Status.OK:
         message = (library.kdt_last_error() or b"").decode(errors="replace")

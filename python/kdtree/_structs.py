@@ -197,10 +197,9 @@ class CPoolStats(_Struct):
 
 def declare(library: ctypes.CDLL) -> None:
     """Argument and result types of every function of the header."""
+    declare_pool(library)
     shape, batch = ctypes.POINTER(CAttnShape), ctypes.POINTER(CAttnBatch)
-    signatures = {
-        "kdt_last_error": (ctypes.c_char_p, []),
-        "kdt_kernels_abi": (c_int32, []),
+    _declare(library, {
         "kdt_kernels_version": (ctypes.c_char_p, []),
         "kdt_attn_workspace_bytes": (
             c_int32,
@@ -217,6 +216,14 @@ def declare(library: ctypes.CDLL) -> None:
         ),
         "kdt_rope_append": (c_int32, [ctypes.POINTER(CRopeAppend), c_void_p]),
         "kdt_kv_move": (c_int32, [ctypes.POINTER(CKvMove), c_void_p]),
+    })
+
+
+def declare_pool(library: ctypes.CDLL) -> None:
+    """The functions that libkdtree_pool.so has as well."""
+    _declare(library, {
+        "kdt_last_error": (ctypes.c_char_p, []),
+        "kdt_kernels_abi": (c_int32, []),
         "kdt_pool_create": (c_int32, [ctypes.POINTER(CPoolOptions), ctypes.POINTER(c_void_p)]),
         "kdt_pool_destroy": (None, [c_void_p]),
         "kdt_pool_allocate": (c_int32, [c_void_p, c_int32, c_void_p]),
@@ -227,7 +234,10 @@ def declare(library: ctypes.CDLL) -> None:
         ),
         "kdt_pool_free": (c_int32, [c_void_p, c_void_p, c_int64]),
         "kdt_pool_read_stats": (c_int32, [c_void_p, ctypes.POINTER(CPoolStats)]),
-    }
+    })
+
+
+def _declare(library: ctypes.CDLL, signatures: dict[str, tuple]) -> None:
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
         function.restype = result

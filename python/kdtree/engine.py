@@ -36,7 +36,8 @@ class EngineError(RuntimeError):
 @cache
 def load() -> ctypes.CDLL:
     """The engine's library, loaded at the first call."""
-    return open_library(ENGINE_NAME, "the engine's library", _structs, "kdtree_abi", EngineError)
+    return open_library(ENGINE_NAME, "the engine's library", _structs.declare,
+                        ("kdtree_abi", _structs.ABI), EngineError)
 
 
 def _call(function: str, *arguments) -> None:

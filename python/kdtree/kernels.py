@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kdtree import _structs
-from kdtree._library import KernelError, call, load, version
+from kdtree._library import KernelError, call, call_in, load_pool, version
 from kdtree._structs import (
     AttnKind,
     AttnMode,
@@ -530,9 +530,9 @@ class KvPagePool:
                  reserved: int = 0):
         self._pool = ctypes.c_void_p()
         self._pages = pages
-        self._library = load()
+        self._library = load_pool()
         options = _structs.CPoolOptions(pages=pages, placement=placement, reserved=reserved)
-        call("kdt_pool_create", ctypes.byref(options), ctypes.byref(self._pool))
+        call_in(self._library, "kdt_pool_create", ctypes.byref(options), ctypes.byref(self._pool))
 
     def close(self) -> None:
         """Ends the pool; a second time does nothing."""
@@ -564,6 +564,16 @@ class KvPagePool:
                      lasts: Sequence[int] | None = None) -> list[array] | None:
         """extend() for several requests at once, all of them or none; lasts None: all are new. The
         pages of each. kernels.h says in which order they are served."""
+        extended = self.extend_flat(counts, lasts)
+        if extended is None:
+            return None
+        pages, offsets = extended
+        return [pages[begin:end] for begin, end in zip(offsets, offsets[1:])]
+
+    def extend_flat(self, counts: Sequence[int], lasts: Sequence[int] | None = None
+                    ) -> tuple[array, array] | None:
+        """extend_batch() with the pages of all requests one after the other, and the array('q')
+        of where each begins; its last entry is their number."""
         counts = _int32s("counts", counts)
         if lasts is not None:
             lasts = _int32s("lasts", lasts)
@@ -576,9 +586,7 @@ class KvPagePool:
             "kdt_pool_extend_batch", len(counts), counts.buffer_info()[0],
             None if lasts is None else lasts.buffer_info()[0], pages.buffer_info()[0], capacity,
             offsets.buffer_info()[0])
-        if not enough:
-            return None
-        return [pages[begin:end] for begin, end in zip(offsets, offsets[1:])]
+        return (pages, offsets) if enough else None
 
     def free(self, pages: Iterable[int] | Tensor) -> None:
         """Gives pages back, of any number of requests. An int32 tensor has to be on the host."""

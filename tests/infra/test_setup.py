@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
-SCRIPTS = ["quickstart", "check", ".ci/run", "tools/setup.sh"]
+SCRIPTS = ["quickstart", "check", ".ci/run", "tools/setup.sh", "tools/sglang_env.sh"]
 
 
 class ScriptTest(unittest.TestCase):

@@ -1,12 +1,13 @@
 """How the library is found, and what is said when it is not."""
 
 import os
+import re
 import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
 
-from support import compile_c, compile_stub
+from support import HEADER, compile_c, compile_stub
 
 from kdtree import KernelError, _library
 
@@ -57,6 +58,21 @@ class Library(unittest.TestCase):
         message = self.error()
         for word in ("KDTREE_LIBRARY_PATH", str(self.package), "system's library path"):
             self.assertIn(word, message)
+
+    def test_the_pool_by_itself(self):
+        """Where the kernels are not built; where they are, theirs is taken."""
+        os.environ["KDTREE_LIBRARY_PATH"] = str(self.path)
+        names = list(re.findall(r"KDT_API \w+ \*?(kdt_pool_\w+)\(", HEADER.read_text()))
+        self.assertGreater(len(names), 5)
+        source = "int kdt_kernels_abi(void) { return 1; } void* kdt_last_error(void) { return 0; }"
+        source += "".join(f" int {name}(void) {{ return 0; }}" for name in names)
+        compile_c(self.path, "libkdtree_pool.so", source, "-shared", "-fPIC")
+        self.addCleanup(_library.load_pool.cache_clear)
+        self.assertIn("libkdtree_pool.so", _library.load_pool()._name)
+        self.assertIn("libkdtree_kernels.so", self.error())
+        _library.load_pool.cache_clear()
+        compile_stub(self.path)
+        self.assertIn("libkdtree_kernels.so", _library.load_pool()._name)
 
     def test_unfit_libraries(self):
         os.environ["KDTREE_LIBRARY_PATH"] = str(self.path)

@@ -1,5 +1,5 @@
-"""KvPagePool through the built library: KDTREE_LIBRARY_PATH, the package's folder, the system's or
-build/cuda. Skipped where there is none. Needs no device."""
+"""KvPagePool through the built library: KDTREE_LIBRARY_PATH, the package's folder, the system's,
+build/cuda or build/cpu. Skipped where there is none. Needs no device."""
 
 import ctypes
 import os
@@ -11,9 +11,9 @@ from support import ROOT
 from kdtree import KernelError
 from kdtree import kernels as kd
 
-built = ROOT / "build" / "cuda" / "libkdtree_kernels.so"
-if "KDTREE_LIBRARY_PATH" not in os.environ and built.is_file():
-    os.environ["KDTREE_LIBRARY_PATH"] = str(built)
+for built in ("cuda/libkdtree_kernels.so", "cpu/libkdtree_pool.so"):
+    if "KDTREE_LIBRARY_PATH" not in os.environ and (ROOT / "build" / built).is_file():
+        os.environ["KDTREE_LIBRARY_PATH"] = str(ROOT / "build" / built)
 try:
     kd.KvPagePool(1).close()
     reason = None
@@ -62,6 +62,8 @@ class Pool(unittest.TestCase):
             self.assertEqual([list(first), list(second)], [[0, 1], [2, 3]])
             pages = pool.extend_batch([1, 0, 2], lasts=[3, 1, -1])
             self.assertEqual([list(each) for each in pages], [[4], [], [5, 6]])
+            self.assertEqual(pool.extend_flat([2, 1], lasts=[6, -1]),
+                             (array("i", [7, 8, 9]), array("q", [0, 2, 3])))
             self.assertEqual(pool.extend_batch([]), [])
             with self.assertRaisesRegex(ValueError, "lasts: 1 requests, counts has 2"):
                 pool.extend_batch([1, 1], lasts=[-1])

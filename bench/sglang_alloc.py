@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""What SGLang's allocator and ours cost on the host: a speculative step's slots for all requests, a
+prompt's, and giving a request's back, in a pool half of which is free in pieces. CPU tensors; on a
+device SGLang's own list costs kernel launches instead, ours one copy of the ids to it.
+
+    KDTREE_LIBRARY_PATH=build/cpu PYTHONPATH=WHEEL:python python3 bench/sglang_alloc.py \\
+        --slots 4000000 --requests 64
+
+Prints medians in microseconds. The kinds take turns, so that what else the machine does hits all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+
+from kdtree.sglang_ext import contract
+from kdtree.sglang_ext.best_fit_allocators import best_fit_of
+
+TOPUP, PROMPT, HELD = 64, 2000, 200  # tokens: an extent, a prompt; pieces that stay in use
+
+
+def fragmented(kind: str, slots: int, seed: int):
+    """An allocator of which every other piece of 1 to 2 * HELD slots is free."""
+    allocator = TokenToKVPoolAllocator(slots, torch.bfloat16, "cpu", None, kind == "sorted")
+    if kind == "best fit":
+        allocator = best_fit_of(allocator)
+    taken = allocator.alloc(slots)
+    pieces, begin = [], 0
+    source = random.Random(seed)
+    while begin < slots:
+        end = min(slots, begin + source.randrange(1, 2 * HELD))
+        pieces.append(taken[begin:end])
+        begin = end
+    freed = pieces[::2]
+    source.shuffle(freed)
+    allocator.free(torch.cat(freed))
+    return allocator
+
+
+class Kind:
+    def __init__(self, name: str, slots: int, requests: int):
+        self.name = name
+        self.requests = requests
+        self.allocator = fragmented(name, slots, 1)
+        self.seconds: dict[str, list[float]] = {"step": [], "prompt": [], "free": []}
+
+    def timed(self, what: str, function, *arguments):
+        begin = time.perf_counter()
+        result = function(*arguments)
+        self.seconds[what].append(time.perf_counter() - begin)
+        return result
+
+    def turn(self):
+        """All requests get an extent, one new prompt comes, and as much goes back."""
+        allocator = self.allocator
+        if self.name == "best fit":
+            allocator.expect(list(range(self.requests)), [TOPUP] * self.requests)
+        step = self.timed("step", allocator.alloc, TOPUP * self.requests)
+        if self.name == "best fit":
+            allocator.expect([None], [PROMPT])
+        prompt = self.timed("prompt", allocator.alloc, PROMPT)
+        self.timed("free", allocator.free, prompt)
+        self.timed("free", allocator.free, step)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--slots", type=int, default=4_000_000)
+    parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=300)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    kinds = [Kind(name, arguments.slots, arguments.requests)
+             for name in ("stock", "sorted", "best fit")]
+    for _ in range(arguments.turns):
+        for kind in kinds:
+            kind.turn()
+    rows = [{"kind": kind.name, "what": what, "median_us": 1e6 * statistics.median(times),
+             "mean_us": 1e6 * statistics.fmean(times), "max_us": 1e6 * max(times)}
+            for kind in kinds for what, times in kind.seconds.items()]
+    for row in rows:
+        print(f"{row['kind']:<10} {row['what']:<8} median {row['median_us']:9.1f} us   "
+              f"mean {row['mean_us']:9.1f}   max {row['max_us']:9.1f}")
+    if arguments.json:
+        commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True,
+                                text=True, cwd=Path(__file__).parent, check=False).stdout.strip()
+        arguments.json.write_text(json.dumps({
+            "schema": 1, "commit": commit, "sglang": contract.installed_version(), "slots": arguments.slots,
+            "requests": arguments.requests, "topup": TOPUP, "prompt": PROMPT, "rows": rows},
+            indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,364 @@
+#!/usr/bin/env python3
+"""A verify step of all layers through our seam in SGLang, against SGLang's own Triton kernels.
+
+    bench/sglang_verify.py [--heads N] [--nodes LIST] [--contexts LIST] [--requests N] [--layers N]
+                           [--page-size N] [--repeat N] [--json FILE] [--device cuda|cpu] [--small]
+
+MLA layers (576 and 512 values, bfloat16) with a cache each, the same shuffled pages in all of them.
+One process, one run; on PYTHONPATH an SGLang of 0.5.16 or later (its files, not its requirements)
+and this package, KDTREE_LIBRARY_PATH our CUDA library.
+
+    kdtree          what KdtreeVerifyBackend does of a step: SGLang's metadata into the kernels'
+                    batch, once; the plan, once; attention of every layer. Random trees.
+    sglang_extend   extend_attention_fwd with the same tree mask: what stock SGLang runs on CUDA
+    sglang_verify   verify_shared_kv_fwd, a causal chain of as many nodes: stock SGLang has it for
+                    chains on another vendor's GPU (0.5.18 and later)
+
+A step is captured in a CUDA graph; the graphs of a case are replayed in turn. step_us: median of
+--repeat replays; layer_us: that of a graph of the layers alone (kdtree: without the batch and the
+plan), by their number; ratio: the median over the rounds of their step by ours of the same round.
+rel_l2: the first layer against the plain reference; exit code 1 where it is above 5e-3.
+
+--device cpu --small runs all of it where there is no GPU (reference and interpreted kernels, no
+graphs): its times say nothing.
+
+The JSON: {"schema": 1, "commit", "device", "torch", "triton", "sglang", "rows": [{"contender",
+"mask", "heads", "nodes", "context", "requests", "layers", "page_size", "step_us", "min_step_us",
+"layer_us", "ratio" (null for ours), "rel_l2"}], "absent": {contender: reason}}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "python"), str(HERE / "attn_verify")]
+if {"cpu", "--device=cpu"} & set(sys.argv):
+    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+
+import torch  # noqa: E402
+from kdtree.sglang_ext import verify_reference  # noqa: E402
+from kdtree.sglang_ext.verify_call import VerifyCall, refuse_call  # noqa: E402
+from kdtree.sglang_ext.verify_kernels import KernelAttention  # noqa: E402
+from kdtree.sglang_ext.verify_step import StepBuffers  # noqa: E402
+from peers import token_list  # noqa: E402
+from sglang_files import kernel_module  # noqa: E402
+
+LATENT, DIM = 512, 576
+SCALE = 192**-0.5  # a query head of the model has 128 + 64 values before absorption
+REL_L2_LIMIT = 5e-3
+WARM_UPS = 3
+INTERPRETED = torch.float32  # Triton's interpreter computes nonsense in bfloat16
+TREE, CHAIN = "tree", "chain"
+
+
+@dataclass(frozen=True)
+class Case:
+    heads: int
+    nodes: int
+    context: int
+    requests: int
+    layers: int
+    page_size: int
+
+
+class Data:
+    """A step's metadata as SGLang has it, and the layers' queries and caches."""
+
+    def __init__(self, case: Case, device: str):
+        self.case = case
+        generator = torch.Generator(device).manual_seed(case.nodes * 1000003 + case.context)
+        rows, keys = case.requests * case.nodes, case.context + case.nodes
+        pages = -(-keys // case.page_size)
+        slots = (1 + case.requests * pages) * case.page_size  # page 0 is padding
+
+        self.dtype = torch.bfloat16 if device == "cuda" else INTERPRETED
+
+        def normal(*shape):
+            return torch.randn(*shape, generator=generator, dtype=self.dtype, device=device)
+
+        self.caches = [normal(slots, 1, DIM) for _ in range(case.layers)]
+        self.queries = [normal(rows, case.heads, DIM) for _ in range(case.layers)]
+        order = 1 + torch.randperm(case.requests * pages, generator=generator, device=device)
+        table = (order.view(case.requests, pages, 1) * case.page_size
+                 + torch.arange(case.page_size, device=device)).flatten(1)
+        self.kv_indices = table[:, : case.context].flatten()
+        self.out_cache_loc = table[:, case.context : keys].flatten()
+        self.qo_indptr = torch.arange(case.requests + 1, dtype=torch.int32,
+                                      device=device) * case.nodes
+        self.kv_indptr = torch.arange(case.requests + 1, dtype=torch.int32,
+                                      device=device) * case.context
+        self.mask_indptr = torch.arange(case.requests + 1, device=device) * (case.nodes * keys)
+        # uint8, as the buffer of a captured graph.
+        mask = torch.ones(case.requests, case.nodes, keys, dtype=torch.uint8)
+        source = random.Random(case.nodes)
+        for request in mask:
+            request[:, case.context :] = torch.tensor(_random_tree(source, case.nodes))
+        self.mask = mask.flatten().to(device)
+
+    def call(self, layer: int, out: torch.Tensor, mask: str) -> VerifyCall:
+        cache = self.caches[layer]
+        return VerifyCall(
+            q=self.queries[layer], out=out, k_buffer=cache, v_buffer=cache[..., :LATENT],
+            qo_indptr=self.qo_indptr, kv_indptr=self.kv_indptr, kv_indices=self.kv_indices,
+            custom_mask=self.mask if mask == TREE else None, causal=True,
+            mask_indptr=self.mask_indptr, nodes=self.case.nodes, k_descale=1.0, v_descale=1.0,
+            scale=SCALE)
+
+
+def _random_tree(source: random.Random, nodes: int) -> list[list[int]]:
+    rows: list[list[int]] = []
+    for i in range(nodes):
+        row = list(rows[source.randrange(i)]) if i else [0] * nodes
+        row[i] = 1
+        rows.append(row)
+    return rows
+
+
+class Contender:
+    """One way to attend; a step is begin() and then layer(i) for each. `mask`: TREE or CHAIN."""
+
+    name = ""
+    mask = TREE
+
+    def prepare(self, data: Data) -> None:
+        self.data = data
+        case, device = data.case, data.mask.device
+        shape = (case.requests * case.nodes, case.heads, LATENT)
+        self.outs = [torch.full(shape, torch.nan, dtype=data.dtype, device=device)
+                     for _ in range(case.layers)]
+        self.calls = [data.call(i, out, self.mask) for i, out in enumerate(self.outs)]
+
+    def begin(self) -> None:
+        pass
+
+    def layer(self, layer: int) -> None:
+        raise NotImplementedError
+
+    def layers(self) -> None:
+        for layer in range(self.data.case.layers):
+            self.layer(layer)
+
+    def step(self) -> None:
+        self.begin()
+        self.layers()
+
+
+class Kdtree(Contender):
+    name = "kdtree"
+
+    def prepare(self, data: Data) -> None:
+        super().prepare(data)
+        case, device = data.case, data.mask.device
+        self.buffers = StepBuffers(case.requests, case.context, device)
+        self.attention = (
+            KernelAttention(case.requests, case.context, device) if device.type == "cuda"
+            else verify_reference.ReferenceAttention())
+        refusal = refuse_call(self.calls[0]) or self.attention.refuse(self.calls[0])
+        if refusal is not None:
+            raise SystemExit(f"error: kdtree_verify refuses: {refusal.value}")
+        self.step()
+
+    def begin(self) -> None:
+        batch = self.buffers.fill(self.calls[0], self.data.out_cache_loc)
+        self.attention.begin_step(batch)
+
+    def layer(self, layer: int) -> None:
+        self.attention.attend(self.calls[layer])
+
+
+class Sglang(Contender):
+    """A function of SGLang's with the seam's arguments."""
+
+    def __init__(self, name: str, mask: str, module: str, function: str):
+        self.name, self.mask = name, mask
+        self._attend = getattr(kernel_module(module), function)
+
+    def prepare(self, data: Data) -> None:
+        super().prepare(data)
+        # SGLang hands over the new rows beside the cache.
+        self.rows = [cache[data.out_cache_loc] for cache in data.caches]
+
+    def layer(self, layer: int) -> None:
+        call, rows = self.calls[layer], self.rows[layer]
+        done = self._attend(
+            call.q, rows, rows[..., :LATENT].contiguous(), call.out, call.k_buffer, call.v_buffer,
+            call.qo_indptr, call.kv_indptr, call.kv_indices, call.custom_mask, call.causal,
+            call.mask_indptr, call.nodes, 1.0, 1.0, sm_scale=call.scale)
+        if done is False:
+            raise RuntimeError(f"{self.name} refuses this call")
+
+
+def contenders_here() -> tuple[list[Contender], dict[str, str]]:
+    here: list[Contender] = [Kdtree()]
+    absent = {}
+    for arguments in (("sglang_extend", TREE, "extend_attention", "extend_attention_fwd"),
+                      ("sglang_verify", CHAIN, "verify_mla", "verify_shared_kv_fwd")):
+        try:
+            here.append(Sglang(*arguments))
+        except (ImportError, AttributeError) as error:
+            absent[arguments[0]] = str(error)
+    return here, absent
+
+
+class Timer:
+    """Times a function, on CUDA as a captured graph."""
+
+    def __init__(self, function, device: str):
+        self._run, self._cuda = function, device == "cuda"
+        if not self._cuda:
+            return
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            function()
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            function()
+        self._run = self._graph.replay
+        for _ in range(WARM_UPS):
+            self._run()
+
+    def us(self) -> float:
+        if not self._cuda:
+            begin = time.perf_counter()
+            self._run()
+            return (time.perf_counter() - begin) * 1e6
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        self._run()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3
+
+
+def rel_l2(contender: Contender, data: Data) -> float:
+    """Of the first layer, against the plain reference."""
+    call = contender.calls[0]
+    batch = StepBuffers(data.case.requests, data.case.context, call.q.device).fill(
+        call, data.out_cache_loc)
+    want = verify_reference.attend(call.q, call.k_buffer, call.v_buffer, batch, call.scale)
+    return ((call.out.float() - want).norm() / want.norm()).item()
+
+
+def measure(case: Case, contenders: list[Contender], repeat: int, device: str) -> list[dict]:
+    data = Data(case, device)
+    running, rows = [], []
+    for contender in contenders:
+        contender.prepare(data)
+        timers = Timer(contender.step, device), Timer(contender.layers, device)
+        timers[0].us()
+        running.append((contender, *timers, [], []))
+    for round_ in range(repeat):
+        # The order turns, so that nobody always follows the same one.
+        shift = round_ % len(running)
+        for _, step, layers, step_us, layers_us in running[shift:] + running[:shift]:
+            step_us.append(step.us())
+            layers_us.append(layers.us())
+    ours = running[0][3]
+    for contender, _, _, step_us, layers_us in running:
+        ratio = statistics.median(theirs / own for theirs, own in zip(step_us, ours))
+        rows.append({
+            "contender": contender.name, "mask": contender.mask, **vars(case),
+            "step_us": round(statistics.median(step_us), 1),
+            "min_step_us": round(min(step_us), 1),
+            "layer_us": round(statistics.median(layers_us) / case.layers, 2),
+            "ratio": None if contender.name == "kdtree" else round(ratio, 3),
+            "rel_l2": float(f"{rel_l2(contender, data):.3g}"),
+        })
+    for contender in contenders:  # what it holds of this case
+        for name in ("data", "outs", "calls", "rows", "buffers", "attention"):
+            contender.__dict__.pop(name, None)
+    return rows
+
+
+def print_rows(rows: list[dict]) -> bool:
+    """Whether all are right."""
+    right = True
+    for row in rows:
+        wrong = not row["rel_l2"] <= REL_L2_LIMIT
+        right = right and not wrong
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        print(f"{row['nodes']:>4}{row['context']:>8}  {row['contender']:<15}{row['mask']:<7}"
+              f"{row['layer_us']:>11.2f}{row['step_us']:>12.1f}{row['min_step_us']:>12.1f}"
+              f"{ratio:>8}{row['rel_l2']:>10.1e}{'  WRONG' if wrong else ''}", flush=True)
+    return right
+
+
+def header(device: str) -> dict:
+    commit = None
+    if device == "cuda":
+        from kdtree import kernels
+
+        commit = kernels.version().partition("(")[2].rstrip(")")
+    versions = {}
+    for name in ("torch", "triton", "sglang"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    return {"schema": 1, "commit": commit,
+            "device": torch.cuda.get_device_name() if device == "cuda" else "cpu", **versions,
+            "rows": [], "absent": {}}
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--nodes", type=token_list, default=[8, 16, 32, 64])
+    parser.add_argument("--contexts", type=token_list, default=[4096, 16384, 65536, 131072])
+    parser.add_argument("--requests", type=int, default=1)
+    parser.add_argument("--layers", type=int, default=61)
+    parser.add_argument("--page-size", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=20)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--small", action="store_true", help="two layers of two small cases")
+    options = parser.parse_args(arguments)
+    if min(options.heads, options.requests, options.layers, options.repeat,
+           options.page_size) < 1:
+        parser.error("numbers are 1 or more")
+    if options.small:
+        options.nodes, options.contexts = [3, 8], [40]
+        options.heads, options.layers, options.repeat = 2, 2, 2
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("error: a CUDA device is needed, or --device cpu --small", file=sys.stderr)
+        return 1
+    contenders, absent = contenders_here()
+    report = {**header(options.device), "absent": absent}
+    for name, reason in absent.items():
+        print(f"{name}: not here: {reason}")
+    print(f"{'T':>4}{'context':>8}  {'':<15}{'mask':<7}{'us a layer':>11}{'us a step':>12}"
+          f"{'min':>12}{'ratio':>8}{'rel L2':>10}")
+    right = True
+    base = Case(heads=options.heads, nodes=0, context=0, requests=options.requests,
+                layers=options.layers, page_size=options.page_size)
+    for nodes in options.nodes:
+        for context in options.contexts:
+            rows = measure(replace(base, nodes=nodes, context=context), contenders, options.repeat,
+                           options.device)
+            right = print_rows(rows) and right
+            report["rows"] += rows
+            if options.json is not None:
+                options.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

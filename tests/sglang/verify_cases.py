@@ -1,0 +1,156 @@
+"""One verify step of one layer on SGLang's own pools and backends, on the CPU, and its exact result.
+
+Import after verify_support.require_sglang().
+"""
+
+from __future__ import annotations
+
+import unittest
+from dataclasses import dataclass
+
+import numpy
+import torch
+import verify_support as support
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
+from sglang.test.kits.attention_unittest.attention_methods import dense_attention as dense
+from sglang.test.kits.attention_unittest.attention_methods import mla_attention as mla
+from sglang.test.kits.attention_unittest.runner_modes import (
+    speculative_target_verify_runner as verify_kit,
+)
+
+
+class Strict(unittest.TestCase):
+    """The kit skips a test where a backend cannot be made; here that is a failure."""
+
+    def skipTest(self, reason):
+        self.fail(f"skipped: {reason}")
+
+
+@dataclass(frozen=True)
+class Case:
+    prefix_lens: tuple[int, ...]
+    nodes: int
+    heads: int = 4
+    kv_heads: int = 1
+    key_dim: int = 48
+    value_dim: int = 32  # below key_dim: MLA
+    page_size: int = 1
+    dtype: torch.dtype = torch.float32
+    fp8_cache: bool = False  # MLA
+    window: int | None = None  # GQA
+    trees: str = "random"  # or "chain"
+    spec_kind: str = "eagle"
+    layout: str = "shuffled_pages"
+    seed: int = 1
+
+    @property
+    def mla(self) -> bool:
+        return self.value_dim < self.key_dim
+
+    @property
+    def max_context_len(self) -> int:
+        room = max(self.prefix_lens) + self.nodes
+        return -(-room // self.page_size) * self.page_size
+
+
+class Step:
+    """The step's batch, rows and caches under one backend; the same values for every backend."""
+
+    @torch.no_grad()  # the kit's weights are parameters, which 0.5.23 writes to its cache as such
+    def __init__(self, testcase, case: Case, backend: str):
+        self.case = case
+        random = numpy.random.default_rng(case.seed)
+        extend_lens = (case.nodes,) * len(case.prefix_lens)
+        common = dict(name="case", backend=backend, forward_mode=ForwardMode.TARGET_VERIFY,
+                      num_heads=case.heads, page_size=case.page_size,
+                      prefix_lens=case.prefix_lens, extend_lens=extend_lens)
+        sizes = dict(max_context_len=case.max_context_len, dtype=case.dtype, device="cpu",
+                     hidden_size=16, loc_layout=case.layout)
+        if case.mla:
+            kit_case = mla.MLAAttentionCase(**common)
+            fixture = mla.build_mla_attention_fixture(
+                testcase, kit_case, kv_lora_rank=case.value_dim,
+                qk_rope_head_dim=case.key_dim - case.value_dim, fp8_kv_cache=case.fp8_cache,
+                **sizes)
+            self.layer = fixture.actual_module.attn_mqa
+        else:
+            kit_case = dense.DenseAttentionCase(**common, num_kv_heads=case.kv_heads,
+                                                sliding_window_size=case.window)
+            fixture = dense.build_dense_attention_fixture(testcase, kit_case,
+                                                          head_dim=case.key_dim, **sizes)
+            self.layer = fixture.actual_module.attn
+        self.backend, self.runner = fixture.backend, fixture.runner
+        self.pool = fixture.runner.token_to_kv_pool
+        self.batch = fixture.forward_batch
+        verify_kit._prepare_target_verify_batch(self.batch, kit_case, "cpu")
+        self.batch.spec_info = verify_kit._make_spec_verify_input(
+            kit_case, self.batch, topk=1, device="cpu", spec_kind=case.spec_kind)
+
+        parents = [support.random_parents(random, case.nodes) if case.trees == "random"
+                   else support.chain_parents(case.nodes) for _ in case.prefix_lens]
+        self.masks = [torch.tensor(support.mask_of(p)) for p in parents]
+        self.set_masks(self.masks)
+        rows = case.nodes * len(case.prefix_lens)
+        self.q = self._normal(random, rows, case.heads, case.key_dim)
+        self.k = self._normal(random, rows, case.kv_heads, case.key_dim)
+        self.v = self.k[..., : case.value_dim] if case.mla else self._normal(
+            random, rows, case.kv_heads, case.value_dim)
+        self._fill_pool(random)
+
+    def _normal(self, random, *shape: int) -> torch.Tensor:
+        return torch.from_numpy(random.standard_normal(shape)).to(self.case.dtype)
+
+    def set_masks(self, masks: list[torch.Tensor] | None) -> None:
+        """Tree masks bool [nodes, nodes], one a request."""
+        self.batch.spec_info.custom_mask = None if masks is None else torch.cat([
+            torch.cat([torch.ones(mask.shape[0], prefix, dtype=torch.bool), mask], dim=1).reshape(-1)
+            for prefix, mask in zip(self.case.prefix_lens, masks)])
+
+    def _fill_pool(self, random) -> None:
+        """Random rows where the contexts are, NaN elsewhere: nobody may look there."""
+        case = self.case
+        layer = self.layer.layer_id
+        buffers = [self.pool.get_key_buffer(layer)]  # the rows of MLA, V included
+        if not case.mla:
+            buffers.append(self.pool.get_value_buffer(layer))
+        for buffer in buffers:
+            buffer.copy_(torch.full(buffer.shape, torch.nan))
+        self.prefix_k, self.prefix_v = [], []
+        for r, prefix in enumerate(case.prefix_lens):
+            slots = self.runner.req_to_token_pool.req_to_token[r, :prefix].long()
+            k = self._normal(random, prefix, case.kv_heads, case.key_dim)
+            v = k[..., : case.value_dim] if case.mla else self._normal(
+                random, prefix, case.kv_heads, case.value_dim)
+            for buffer, rows in zip(buffers, (k, v)):
+                buffer[slots] = rows.to(buffer.dtype)
+            self.prefix_k.append(k)
+            self.prefix_v.append(v)
+
+    def run(self, **keywords) -> torch.Tensor:
+        """The layer's attention with fresh metadata."""
+        with torch.no_grad(), forward_context(ForwardContext(attn_backend=self.backend)):
+            self.backend.init_forward_metadata(self.batch)
+            return self.extend(**keywords)
+
+    def extend(self, **keywords) -> torch.Tensor:
+        """[T, heads, value_dim] with the metadata that there is."""
+        case = self.case
+        out = self.backend.forward_extend(
+            self.q.reshape(self.q.shape[0], -1), self.k, self.v, self.layer, self.batch, **keywords)
+        return out.view(-1, case.heads, case.value_dim)
+
+    def expected(self) -> torch.Tensor:
+        """float64, from the rows themselves: no slot, word or index takes part."""
+        case, parts = self.case, []
+        group = case.heads // case.kv_heads
+        for r, mask in enumerate(self.masks):
+            rows = slice(r * case.nodes, (r + 1) * case.nodes)
+            k = torch.cat([self.prefix_k[r], self.k[rows]]).double().repeat_interleave(group, 1)
+            v = torch.cat([self.prefix_v[r], self.v[rows]]).double().repeat_interleave(group, 1)
+            scores = torch.einsum("nhd,khd->nhk", self.q[rows].double(), k) * self.layer.scaling
+            hidden = torch.cat([torch.zeros(case.nodes, case.prefix_lens[r], dtype=torch.bool),
+                                ~mask], dim=1)
+            weights = scores.masked_fill(hidden[:, None, :], -torch.inf).softmax(dim=2)
+            parts.append(torch.einsum("nhk,khd->nhd", weights, v))
+        return torch.cat(parts)
