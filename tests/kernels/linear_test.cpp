@@ -394,6 +394,14 @@ TEST(Linear, SubnormalHalvesWhereSubnormalFloatsAreZero) {
     }
 }
 
+TEST(LinearDeathTest, FewerQuantisedRowsThanAskedFor) {
+    ThreadPool threads(1);
+    Stream stream{&threads, Kernels::fast};
+    LinearInputs in = make_linear_inputs({"", {{DType::q8_0, 16}}, 64, 2, false, false, 9});
+    const LinearWeights weights(in.parts, stream);
+    EXPECT_DEATH(run(weights, in.params(true), 3, stream), "3 rows quantised in 64 columns");
+}
+
 TEST(Linear, RefusesWhatCannotBeStacked) {
     ThreadPool threads(1);
     Stream stream{&threads, Kernels::fast};
