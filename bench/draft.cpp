@@ -46,7 +46,7 @@ class Rounds {
         : file_(resolve_model(options.model)),
           tokenizer_(read_tokenizer(file_)),
           threads_(options.threads > 0 ? options.threads : default_threads()),
-          stream_{.threads = &threads_},
+          stream_{.threads = &threads_, .weights = &weights_},
           config_(read_dflash_config(options.drafter)),
           model_(load_model(file_,
                             {.rows = kRows,
@@ -54,9 +54,7 @@ class Rounds {
                              .keys = kSlots,
                              .feature_layers = config_.target_layers},
                             stream_)),
-          drafter_(config_,
-                   load_dflash_weights(options.drafter, config_, model_->config, model_->shared(),
-                                       stream_),
+          drafter_(config_, load_drafter(options.drafter),
                    {.sessions = 1, .rows = kRows, .context = kSlots, .slots = kSlots}, stream_),
           kv_(cache_view(model_->config, DType::f16, kSlots)),
           memory_(kv_.bytes()),
@@ -65,7 +63,6 @@ class Rounds {
           logits_(kTreeRows * model_->config.vocabulary),
           slots_(kSlots),
           lattice_(drafter_.depth_capacity, drafter_.state_capacity) {
-        check_dflash_target(config_, model_->config);
         kv_.data = memory_.data();
         std::iota(slots_.begin(), slots_.end(), 0);
         for (const PromptLine& line : read_prompts(options.prompts, 0)) {
@@ -109,6 +106,12 @@ class Rounds {
     }
 
   private:
+    /// Of a drafter that was made for the model.
+    DflashWeights load_drafter(const std::string& folder) {
+        check_dflash_target(config_, model_->config);
+        return load_dflash_weights(folder, config_, model_->config, model_->shared(), stream_);
+    }
+
     void forward(int32_t first, int32_t rows, int32_t logit_rows) {
         const auto count = static_cast<size_t>(rows);
         const auto begin = static_cast<size_t>(first);
@@ -141,6 +144,7 @@ class Rounds {
     ModelFile file_;
     Tokenizer tokenizer_;
     ThreadPool threads_;
+    Arena weights_;
     Stream stream_;
     DflashConfig config_;
     std::unique_ptr<Model> model_;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/cpu/arena.h"
 #include "backends/cpu/lazy_array.h"
 #include "backends/cpu/threads.h"
 #include "engine/engine.h"
@@ -39,7 +40,7 @@ class Subject {
     Subject(const Options& options, int32_t context, int32_t rows)
         : file_(resolve_model(options.model)),
           threads_(options.threads > 0 ? options.threads : default_threads()),
-          stream_{.threads = &threads_},
+          stream_{.threads = &threads_, .weights = &weights_},
           model_(load_model(
               file_, {.rows = kChunk + rows, .logit_rows = rows, .keys = context + kChunk + rows},
               stream_)),
@@ -68,7 +69,8 @@ class Subject {
         tokens_.clear();
         for (int32_t row = 0; row < rows; ++row) {
             // Any words do; different ones, as in a text.
-            tokens_.push_back((context + row) * 7919 % model_->config.vocabulary);
+            tokens_.push_back(
+                static_cast<int32_t>((int64_t{context} + row) * 7919 % model_->config.vocabulary));
         }
         const std::span<const int32_t> all(slots_);
         const auto mine = all.subspan(static_cast<size_t>(context), static_cast<size_t>(rows));
@@ -90,6 +92,7 @@ class Subject {
 
     ModelFile file_;
     ThreadPool threads_;
+    Arena weights_;
     Stream stream_;
     std::unique_ptr<Model> model_;
     KvView kv_;

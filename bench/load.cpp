@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "backends/cpu/arena.h"
 #include "backends/cpu/threads.h"
 #include "base/error.h"
 #include "engine/engine.h"
@@ -46,9 +47,10 @@ class Laps {
 void run(const Options& options, int argc, char** argv) {
     const std::string path = resolve_model(options.model);
     ThreadPool threads(options.threads > 0 ? options.threads : default_threads());
-    Stream stream{.threads = &threads};
     Laps lap;
     {
+        Arena packed;
+        Stream stream{.threads = &threads, .weights = &packed};
         const ModelFile file(path);
         const ModelConfig shape = read_model_config(file);
         lap("file");

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "support/options.h"
@@ -46,8 +47,9 @@ Request request_of(const Options& options, int32_t vocabulary, int32_t session) 
     return request;
 }
 
-/// One answer of each of so many sessions at once.
-void run_turn(Engine& engine, const Options& options, Count& count) {
+/// One answer of each of so many sessions at once. False, and nothing counted, where they never all
+/// decoded in one round.
+bool run_turn(Engine& engine, const Options& options, Count& count) {
     std::vector<RequestId> ids;
     for (int32_t session = 0; session < count.sessions; ++session) {
         ids.push_back(
@@ -66,8 +68,10 @@ void run_turn(Engine& engine, const Options& options, Count& count) {
         tokens += stats->emitted;
     }
     for (const RequestId id : ids) engine.poll(id);
+    if (rounds == 0) return false;
     count.tokens_per_s.push_back(tokens / seconds);
     count.ms.push_back(seconds * 1e3 / rounds);
+    return true;
 }
 
 std::vector<Count> measure(Engine& engine, const Options& options) {
@@ -82,7 +86,10 @@ std::vector<Count> measure(Engine& engine, const Options& options) {
     };
     for (size_t turn = 0; turn < 2 || elapsed() < options.seconds; ++turn) {
         for (size_t i = 0; i < counts.size(); ++i) {
-            run_turn(engine, options, counts[(turn + i) % counts.size()]);
+            Count& count = counts[(turn + i) % counts.size()];
+            if (run_turn(engine, options, count)) continue;
+            KD_THROW(invalid_argument, "{} sessions never all decoded in one round: answers of {}",
+                     count.sessions, options.tokens);
         }
     }
     return counts;

@@ -98,7 +98,7 @@ STANDARD = set(
 # POSIX, Linux and compiler headers. Any other unknown header is a new dependency, which needs its
 # line in this file.
 SYSTEM = re.compile(
-    r"(sys|linux|asm|arpa|net|netinet|netdb)/.*|"
+    r"(sys|linux|asm|arpa|net|netinet|netdb|sanitizer)/.*|"
     r"(cpuid|cxxabi|dirent|dlfcn|execinfo|fcntl|getopt|grp|immintrin|langinfo|link|malloc|netdb|"
     r"nmmintrin|poll|pthread|pwd|sched|signal|spawn|strings|syslog|termios|ucontext|unistd|"
     r"x86intrin|arm_neon|arm_acle)\.h"

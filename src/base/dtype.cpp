@@ -82,12 +82,15 @@ std::string_view name_of(DType type) {
 }
 
 float f16_to_f32(uint16_t bits) {
-    // Exponent and mantissa at their float places are 2^112 too small, subnormals included; without
-    // a branch, so that rows become vector code.
+    // Exponent and mantissa at their float places are 2^112 too small; without a branch, so that
+    // rows become vector code. Subnormals by way of their integer: as float bits they would be
+    // subnormal, too, and a host may have told its threads to take those for zero.
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
     const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffu) << 13;
     const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;
-    const float value = std::bit_cast<float>(magnitude) * 0x1p112f;
+    const float normal = std::bit_cast<float>(magnitude) * 0x1p112f;
+    const float subnormal = static_cast<float>(static_cast<int32_t>(bits & 0x7fff)) * 0x1p-24f;
+    const float value = magnitude < 0x00800000u ? subnormal : normal;
     return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | special | sign);
 }
 

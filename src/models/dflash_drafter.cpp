@@ -43,7 +43,9 @@ DflashDrafter::DflashDrafter(DflashConfig config, DflashWeights weights, const D
     // A round allocates nothing.
     const auto block_rows = static_cast<size_t>(limits.sessions * config_.block);
     const auto rows = std::max(block_rows, static_cast<size_t>(workspace_->rows));
-    tokens_.reserve(block_rows);
+    // A block's tokens, and of a Markov head all states of a draft.
+    const auto states = static_cast<size_t>(depth_capacity) * static_cast<size_t>(state_capacity);
+    tokens_.reserve(std::max(block_rows, states));
     positions_.reserve(rows);
     slots_.reserve(rows);
     segments_.reserve(block_rows);

@@ -242,18 +242,17 @@ void read_output(Reader& reader, const DflashConfig& c, const SharedWeights& sha
     weights.output = weights.own_head.get();
 }
 
-/// [rows, columns] floats of any type as f32 [columns, rows].
-WeightView transposed(const WeightView& view, std::vector<std::vector<std::byte>>& storage) {
+/// [rows, columns] floats of any type as [columns, rows].
+std::vector<float> transposed(const WeightView& view) {
     std::vector<float> row(static_cast<size_t>(view.columns));
-    std::vector<std::byte>& out =
-        storage.emplace_back(static_cast<size_t>(view.rows * view.columns) * sizeof(float));
+    std::vector<float> out(static_cast<size_t>(view.rows * view.columns));
     for (int64_t r = 0; r < view.rows; ++r) {
         dequantise_row(view, r, row.data());
         for (int64_t c = 0; c < view.columns; ++c) {
-            std::memcpy(out.data() + (c * view.rows + r) * 4, &row[static_cast<size_t>(c)], 4);
+            out[static_cast<size_t>(c * view.rows + r)] = row[static_cast<size_t>(c)];
         }
     }
-    return {.type = DType::f32, .data = out.data(), .rows = view.columns, .columns = view.rows};
+    return out;
 }
 
 template <class T>
@@ -265,7 +264,9 @@ std::byte* put(T value, std::byte* to) {
 /// matrix table[id] of every id: f16 for the fast kernels, as the cache is.
 WeightView projected(const WeightView& table, std::span<const int32_t> ids,
                      const WeightView& matrix, std::vector<std::vector<std::byte>>& storage,
-                     Stream& stream) {
+                     const Stream& engine) {
+    // Without the engine's arena: the packed matrix is wanted here alone.
+    Stream stream = {.threads = engine.threads, .kernels = engine.kernels};
     constexpr size_t kRows = 256;
     const bool rounds = stream.kernels == Kernels::fast;
     WeightView result = {
@@ -324,7 +325,11 @@ void read_residual_head(const DflashConfig& c, DflashWeights& weights, Stream& s
         weights.target_ids.empty() ? ids : weights.target_ids;
     head.previous =
         projected(weights.embedding, target_ids, from_previous, weights.storage, stream);
-    const WeightView from_next = transposed(to_next, weights.storage);
+    const std::vector<float> floats = transposed(to_next);
+    const WeightView from_next = {.type = DType::f32,
+                                  .data = reinterpret_cast<const std::byte*>(floats.data()),
+                                  .rows = to_next.columns,
+                                  .columns = to_next.rows};
     head.next = projected(weights.output_rows, ids, from_next, weights.storage, stream);
 }
 

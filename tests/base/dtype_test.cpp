@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "support/flush_to_zero.h"
+
 namespace kd {
 namespace {
 
@@ -108,6 +110,23 @@ INSTANTIATE_TEST_SUITE_P(Dtype, HalfFormats,
                          [](const auto& test) {
                              return test.param.exponent_bits == 5 ? "F16" : "Bf16";
                          });
+
+// A scale of a block may be one of these, whatever a host has told its threads.
+TEST(Dtype, SubnormalHalvesWhereSubnormalFloatsAreZero) {
+    std::vector<float> widened;
+    std::vector<uint16_t> narrowed;
+    {
+        const FlushToZero flush;
+        for (uint16_t bits = 0; bits < 0x400; ++bits) {
+            widened.push_back(f16_to_f32(bits));
+            narrowed.push_back(f32_to_f16(widened.back()));
+        }
+    }
+    for (uint16_t bits = 0; bits < 0x400; ++bits) {
+        EXPECT_EQ(widened[bits], std::ldexp(static_cast<float>(bits), -24)) << bits;
+        EXPECT_EQ(narrowed[bits], bits);
+    }
+}
 
 TEST(Dtype, GeometryAndNames) {
     EXPECT_EQ(bytes_of(DType::f32, 3), 12);

@@ -5,6 +5,7 @@
 #include "kernel_test.h"
 #include "kernels/cases/random.h"
 #include "kernels/linear/linear_cases.h"
+#include "support/flush_to_zero.h"
 
 namespace kd {
 namespace {
@@ -362,6 +363,43 @@ TEST(Linear, NaNScalesAndInfinitiesReachTheOutput) {
             }
         }
     });
+}
+
+// Weights, and scales of blocks, that are subnormal as f16: no sum of theirs is so as a float.
+TEST(Linear, SubnormalHalvesWhereSubnormalFloatsAreZero) {
+    ThreadPool threads(1);  // all on this thread
+    Stream stream{&threads, Kernels::fast};
+    for (const DType type : {DType::f16, DType::q8_0}) {
+        SCOPED_TRACE(name_of(type));
+        LinearInputs in = make_linear_inputs({"", {{type, 16}}, 64, 1, false, false, 8});
+        const auto step = static_cast<size_t>(block_bytes(type));
+        uint16_t bits = 0;
+        for (size_t at = 0; at < in.weight_bytes[0].size(); at += step) {
+            bits = static_cast<uint16_t>(bits % 0x3ff + 1);
+            std::memcpy(&in.weight_bytes[0][at], &bits, sizeof bits);
+        }
+        const LinearParams params = in.params(is_quantised(type));
+        for_each_target([&] {
+            // Packed on this thread, too.
+            const LinearWeights weights(in.parts, stream);
+            const std::vector<float> expected = run(weights, params, 1, stream);
+            for (const float y : expected) EXPECT_NE(y, 0);
+            std::vector<float> flushed;
+            {
+                const FlushToZero flush;
+                flushed = run(LinearWeights(in.parts, stream), params, 1, stream);
+            }
+            EXPECT_TRUE(same_bits(flushed, expected));
+        });
+    }
+}
+
+TEST(LinearDeathTest, FewerQuantisedRowsThanAskedFor) {
+    ThreadPool threads(1);
+    Stream stream{&threads, Kernels::fast};
+    LinearInputs in = make_linear_inputs({"", {{DType::q8_0, 16}}, 64, 2, false, false, 9});
+    const LinearWeights weights(in.parts, stream);
+    EXPECT_DEATH(run(weights, in.params(true), 3, stream), "3 rows quantised in 64 columns");
 }
 
 TEST(Linear, RefusesWhatCannotBeStacked) {

@@ -1,9 +1,15 @@
 #include "backends/cpu/threads.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -111,6 +117,32 @@ TEST(ThreadPool, RefusesThreadCountsOutOfRange) {
     EXPECT_THROW(ThreadPool(-3), Error);
     EXPECT_THROW(ThreadPool(1 << 20), Error);
 }
+
+// Sanitizers end the process themselves where memory is refused.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// Leaves address space for the stacks of a few threads only.
+void limit_address_space() {
+    size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const size_t used = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const rlimit limit = {used + (size_t{64} << 20), RLIM_INFINITY};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+}
+
+TEST(ThreadPoolDeathTest, AThreadThatIsRefusedIsAnError) {
+    const auto start = [] {
+        limit_address_space();
+        try {
+            ThreadPool pool(256);
+        } catch (const Error& error) {
+            fmt::print(stderr, "{}\n", error.what());
+            std::exit(error.code == ErrorCode::out_of_resources ? 0 : 1);
+        }
+        std::exit(2);
+    };
+    EXPECT_EXIT(start(), testing::ExitedWithCode(0), "cannot start thread [0-9]+ of 256");
+}
+#endif
 
 TEST(ThreadPool, DefaultIsAtLeastOne) {
     EXPECT_GE(default_threads(), 1);

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include "backends/cpu/address_sanitizer.h"
 #include "base/error.h"
 
 namespace kd {
@@ -15,7 +16,9 @@ std::byte* reserve_pages(size_t bytes) {
 }
 
 void release_pages(std::byte* pages, size_t bytes) {
-    if (pages != nullptr) munmap(pages, bytes);
+    if (pages == nullptr) return;
+    allow_access(pages, bytes);  // whoever gets these addresses next
+    munmap(pages, bytes);
 }
 
 }  // namespace kd

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -64,6 +65,8 @@ struct alignas(64) Share {
 
 struct ThreadPool::State {
     explicit State(size_t threads) : shares(threads) {}
+    /// Ends the workers that were started.
+    ~State();
 
     std::vector<Share> shares;
     alignas(64) std::atomic<uint32_t> chunks_done{0};
@@ -84,6 +87,13 @@ struct ThreadPool::State {
     void take_all(uint32_t job_number, size_t thread);
     void work(size_t thread);
 };
+
+ThreadPool::State::~State() {
+    stop.store(true, std::memory_order_release);
+    job.fetch_add(1, std::memory_order_release);
+    job.notify_all();
+    for (std::thread& worker : workers) worker.join();
+}
 
 void ThreadPool::State::take_chunks(uint32_t job_number, size_t share) {
     std::atomic<uint64_t>& cursor = shares[share].cursor;
@@ -136,16 +146,16 @@ ThreadPool::ThreadPool(int threads) : threads_(threads) {
     state_ = std::make_unique<State>(static_cast<size_t>(threads));
     state_->workers.reserve(static_cast<size_t>(threads - 1));
     for (size_t i = 1; i < state_->shares.size(); ++i) {
-        state_->workers.emplace_back([state = state_.get(), i] { state->work(i); });
+        try {
+            state_->workers.emplace_back([state = state_.get(), i] { state->work(i); });
+        } catch (const std::system_error& error) {
+            KD_THROW(out_of_resources, "cannot start thread {} of {}: {}", i + 1, threads,
+                     error.what());
+        }
     }
 }
 
-ThreadPool::~ThreadPool() {
-    state_->stop.store(true, std::memory_order_release);
-    state_->job.fetch_add(1, std::memory_order_release);
-    state_->job.notify_all();
-    for (std::thread& worker : state_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() = default;
 
 void ThreadPool::run(int64_t count, int64_t grain, Call call, void* context) {
     KD_CHECK(grain >= 1 && count >= 0, "parallel_for over {} by {}", count, grain);

@@ -15,7 +15,7 @@ namespace kd {
 
 class ThreadPool {
   public:
-    /// `threads` >= 1 counts the calling thread: threads - 1 workers are started.
+    /// Workers and the calling thread, >= 1. Throws kd::Error where the system refuses a worker.
     explicit ThreadPool(int threads);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;

@@ -99,8 +99,9 @@ void linear(const LinearParams& params, Stream& stream) {
         return;
     }
     if (params.weights->wants_quantised_rows()) {
-        KD_CHECK(params.quantised != nullptr && params.quantised->columns == packed.columns,
-                 "rows quantised in {} columns", packed.columns);
+        KD_CHECK(params.quantised != nullptr && params.quantised->columns == packed.columns &&
+                     params.quantised->rows >= params.rows,
+                 "{} rows quantised in {} columns", params.rows, packed.columns);
     } else {
         KD_CHECK(params.x != nullptr, "float rows");
     }

@@ -66,9 +66,13 @@ HWY_INLINE F32Vec load_f16(F32 d, const uint16_t* from) {
     const I32 di;
     const hn::Rebind<uint16_t, F32> half;
     const I32Vec bits = hn::PromoteTo(di, hn::LoadU(half, from));
-    // Exponent and mantissa at their float places are 2^112 too small, subnormals included.
-    const I32Vec magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(di, 0x7fff)));
-    const F32Vec value = hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112f));
+    // As f16_to_f32 of base/dtype.h, subnormals by way of their integer, too.
+    const I32Vec integer = hn::And(bits, hn::Set(di, 0x7fff));
+    const I32Vec magnitude = hn::ShiftLeft<13>(integer);
+    const F32Vec normal = hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112f));
+    const F32Vec subnormal = hn::Mul(hn::ConvertTo(d, integer), hn::Set(d, 0x1p-24f));
+    const auto is_subnormal = hn::RebindMask(d, hn::Lt(magnitude, hn::Set(di, 0x00800000)));
+    const F32Vec value = hn::IfThenElse(is_subnormal, subnormal, normal);
     const I32Vec special =
         hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(di, 0x0f7fffff)), hn::Set(di, 0x7f800000));
     const I32Vec sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(di, 0x8000)));
