@@ -286,25 +286,32 @@ const RoundStats* Engine::step() {
     return &stats_;
 }
 
-/// Only by rounds of sessions that all drafted under a budget. Times are those of the cost table:
-/// what else the machine did is no fault of the draft.
+/// By the sessions that drafted under a budget; what else is in the round takes its time with and
+/// without their drafts. Times are those of the cost table: what else the machine did is no fault
+/// of the draft.
 void Engine::judge_draft(const RoundStats& stats) {
-    if (stats.predicted_plain_s == 0 || batch_->gated_drafts < stats.sessions) return;
-    if (stats.emitted < stats.sessions) return;  // somebody's rules failed
-    const double overhead = batch_->overhead_s;
-    batch_->gate.observe(static_cast<double>(stats.emitted) / stats.sessions,
-                         (overhead + batch_->draft_s + stats.predicted_verify_s) /
-                             (overhead + stats.predicted_plain_s));
+    if (stats.predicted_plain_s == 0 || batch_->gated.empty()) return;
+    int32_t emitted = 0;
+    for (const size_t entry : batch_->gated) {
+        const int32_t tokens = *batch_->accepted[entry].view().count;
+        if (tokens == 0) return;  // its rules failed
+        emitted += tokens;
+    }
+    RoundLessons& lessons = batch_->lessons;
+    const size_t gated = batch_->gated.size();
+    const size_t drafted = batch_->draft_contexts.size();
+    const double overhead = lessons.overhead.seconds();
+    lessons.gate.observe(
+        static_cast<double>(emitted) / static_cast<double>(gated),
+        (overhead + lessons.draft_s(drafted) + stats.predicted_verify_s) /
+            (overhead + lessons.draft_s(drafted - gated) + stats.predicted_plain_s));
 }
 
 void Engine::refine_cost(const RoundStats& stats) {
-    const double overhead = stats.total_s - stats.draft_s - stats.verify_s;
-    // A short memory: overheads follow the drafter and the batch.
-    batch_->overhead_s += 0.1 * (overhead - batch_->overhead_s);
-    if (!batch_->draft_contexts.empty()) {
-        const bool first = batch_->draft_s == 0;
-        batch_->draft_s += (first ? 1 : 0.1) * (stats.draft_s - batch_->draft_s);
-    }
+    RoundLessons& lessons = batch_->lessons;
+    lessons.overhead.observe(stats.total_s - stats.draft_s - stats.verify_s);
+    const size_t drafted = batch_->draft_contexts.size();
+    if (drafted > 0) lessons.draft_of(drafted).observe(stats.draft_s);
     // Prompt rows skip the head: such a round says little about the cost of verification.
     if (!cost_.has_value() || stats.prefill_rows > 0) return;
     double context = 0;
