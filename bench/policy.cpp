@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ namespace {
 constexpr const char* kWhat =
     "Fixed budgets beside the cost model's choice, with an oracle drafter of a profile's hit "
     "rates.\n\n"
-    "For every prompt (random tokens) each mode writes the same answer, in an order that turns. "
+    "For every prompt (random tokens) each mode writes the same answer, in a random order. "
     "The policy learns from its own rounds alone.\n\n"
     "Columns: rows, tokens (length) and expected tokens a round, the latter by the drafter's "
     "probabilities and thus without the luck of the draws; ms a round with all overheads, other: "
@@ -107,8 +108,9 @@ class PolicyBench {
         std::vector<ModeAnswers*> turns;
         for (ModeAnswers& mode : fixed_) turns.push_back(&mode);
         turns.push_back(&policy_);
-        std::rotate(turns.begin(), turns.begin() + static_cast<int64_t>(prompt % turns.size()),
-                    turns.end());
+        // Not in turns: then each mode would always follow the same one, whose rows leave the
+        // caches and the clock as they are.
+        std::shuffle(turns.begin(), turns.end(), std::mt19937_64(prompt));
         for (ModeAnswers* mode : turns) {
             Learnt& learnt = mode == &policy_ ? learnt_by_policy_ : learnt_by_fixed_;
             mode->answers.push_back(subject_.answer(request, speculation_of(*mode), learnt));
