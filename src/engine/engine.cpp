@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/cost_cache.h"
 #include "engine/cost_measure.h"
 #include "formats/model_tokenizer.h"
 #include "formats/oracle_profile.h"
@@ -252,13 +253,13 @@ void Engine::set_cost(CostTable table) {
 CostTable Engine::cached_cost(const std::function<void(double share)>& progress) {
     const int32_t rows = batch_->limits.tree_rows();
     const int32_t max_context = std::min(config_.context_length, pool_->total());
-    const std::string path = cost_cache_path(read_environment().cache_folder, *file_,
-                                             config_.threads, rows, max_context);
-    CostTable table = load_cost(path);
+    const std::string key = cost_key(*file_, config_.threads, rows, max_context);
+    const std::string path = cost_cache_path(read_environment().cache_folder, key);
+    CostTable table = load_cost(path, key);
     if (!table.empty()) return table;
     log_notice("measuring the cost of verification (once a machine, model and build) ...");
     table = measure_cost(round_context(), *batch_, rows, max_context, tail_slots_, progress);
-    const std::string problem = save_cost(table, path);
+    const std::string problem = save_cost(table, path, key);
     if (!problem.empty()) log_warning(problem);
     return table;
 }
