@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -21,9 +22,8 @@ namespace {
 constexpr const char* kWhat =
     "Fixed budgets beside the cost model's choice, with an oracle drafter of a profile's hit "
     "rates.\n\n"
-    "For every prompt (random tokens) each mode writes the same answer, in an order that turns. "
-    "The "
-    "policy's cost table learns from the policy's own rounds alone.\n\n"
+    "For every prompt (random tokens) each mode writes the same answer, in a random order. "
+    "The policy learns from its own rounds alone.\n\n"
     "Columns: rows, tokens (length) and expected tokens a round, the latter by the drafter's "
     "probabilities and thus without the luck of the draws; ms a round with all overheads, other: "
     "what is not the target's forward; ratio to plain: expected tokens a second, the median over "
@@ -59,8 +59,8 @@ class PolicyBench {
     explicit PolicyBench(const Options& options)
         : options_(options),
           subject_(config_of(options)),
-          learnt_by_fixed_(subject_.table()),
-          learnt_by_policy_(subject_.table()) {
+          learnt_by_fixed_{.cost = subject_.table(), .lessons = {}},
+          learnt_by_policy_(learnt_by_fixed_) {
         fixed_.push_back({.name = "plain", .budget = 1, .answers = {}});
         for (const int32_t budget : options.budgets) {
             if (budget > 1) fixed_.push_back({.name = "tree", .budget = budget, .answers = {}});
@@ -108,10 +108,11 @@ class PolicyBench {
         std::vector<ModeAnswers*> turns;
         for (ModeAnswers& mode : fixed_) turns.push_back(&mode);
         turns.push_back(&policy_);
-        std::rotate(turns.begin(), turns.begin() + static_cast<int64_t>(prompt % turns.size()),
-                    turns.end());
+        // Not in turns: then each mode would always follow the same one, whose rows leave the
+        // caches and the clock as they are.
+        std::shuffle(turns.begin(), turns.end(), std::mt19937_64(prompt));
         for (ModeAnswers* mode : turns) {
-            CostTable& learnt = mode == &policy_ ? learnt_by_policy_ : learnt_by_fixed_;
+            Learnt& learnt = mode == &policy_ ? learnt_by_policy_ : learnt_by_fixed_;
             mode->answers.push_back(subject_.answer(request, speculation_of(*mode), learnt));
             KD_CHECK(mode->answers.back().ids == request.known_continuation,
                      "{} {} writes another text than plain decoding", mode->name, mode->budget);
@@ -120,8 +121,8 @@ class PolicyBench {
 
     const Options& options_;
     PolicySubject subject_;
-    CostTable learnt_by_fixed_;
-    CostTable learnt_by_policy_;
+    Learnt learnt_by_fixed_;
+    Learnt learnt_by_policy_;
     std::vector<ModeAnswers> fixed_;
     ModeAnswers policy_{.name = "policy", .budget = 0, .answers = {}};
 };

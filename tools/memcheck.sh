@@ -25,7 +25,7 @@ END
 declare -A filters=(
     [kernels]='*-*DeathTest*:AttnPlan*:AttnStep*:AttnValues*:AttnCombine*:Attn*Ref*'
     [models]='DenseGqa.Logits*:DeepseekGguf*'
-    [engine]='Engine.*:Choices*:CostCache.R*:CostCache.F*'
+    [engine]='Engine.*:Choices*:CostCache.R*:CostCache.F*:MeasureCost.*'
 )
 
 suites=()

@@ -21,9 +21,10 @@ double Answer::expected() const {
 
 PolicySubject::PolicySubject(const Config& config) : engine_(config), table_(engine_.cost()) {}
 
-Answer PolicySubject::answer(Request request, const Speculation& speculation, CostTable& learnt) {
+Answer PolicySubject::answer(Request request, const Speculation& speculation, Learnt& learnt) {
     request.speculation = speculation;
-    engine_.set_cost(learnt);
+    engine_.set_cost(learnt.cost);
+    engine_.last_batch().lessons = learnt.lessons;
     const RequestId id = engine_.submit(std::move(request));
     Answer answer;
     for (;;) {
@@ -46,7 +47,7 @@ Answer PolicySubject::answer(Request request, const Speculation& speculation, Co
         }
         answer.rounds.push_back(round);
     }
-    learnt = engine_.cost();
+    learnt = {.cost = engine_.cost(), .lessons = engine_.last_batch().lessons};
     answer.ids = engine_.poll(id).ids;
     KD_CHECK(!answer.rounds.empty(), "an answer without rounds");
     return answer;

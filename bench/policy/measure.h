@@ -31,14 +31,20 @@ struct Answer {
     double expected() const;
 };
 
+/// What an engine has learnt from rounds.
+struct Learnt {
+    CostTable cost;
+    RoundLessons lessons;
+};
+
 /// An engine with an oracle drafter.
 class PolicySubject {
   public:
     /// Measures or reads the cost table.
     explicit PolicySubject(const Config& config);
 
-    /// `learnt`: the cost table with the corrections of earlier answers; gets this one's.
-    Answer answer(Request request, const Speculation& speculation, CostTable& learnt);
+    /// `learnt`: from earlier answers; from this one too afterwards.
+    Answer answer(Request request, const Speculation& speculation, Learnt& learnt);
 
     const Config& config() const { return engine_.config(); }
     int32_t vocabulary() const { return engine_.model_config().vocabulary; }

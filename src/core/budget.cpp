@@ -19,9 +19,15 @@ constexpr double kGain = 0.1;
 constexpr double kOutlier = 2.0;
 constexpr double kOutlierStep = 0.01;
 // The share of a step that moves all points alike. What disturbs a machine (another program on its
-// memory, its clock) slows every row count; if only the point in use followed, the relation of the
-// points would tilt by whatever was chosen lately and the budget swing with it.
-constexpr double kCommonShare = 0.75;
+// memory, its clock) slows every row count; if the point in use followed alone, the relation of the
+// points would tilt by whatever was chosen while the machine was slow. The rest is enough to learn
+// within some hundred rounds what the table has wrong.
+constexpr double kCommonShare = 0.95;
+// Of what sets a point apart from the others, forgotten with each observation: a point marked as
+// dear is not chosen, and so nothing else would ever clear it.
+constexpr double kForgotten = 0.0002;
+constexpr double kMinSeconds = 1e-9, kMaxSeconds = 1e6;
+constexpr double kMinCorrection = 1e-3, kMaxCorrection = 1e3;
 
 // Where a value lies between two points: point[low] + share * (point[high] - point[low]).
 struct Bracket {
@@ -114,18 +120,24 @@ void CostTable::observe(int32_t row_count, double mean_context, double measured_
     const double step = std::abs(deviation) <= std::log(kOutlier)
                             ? kGain * deviation
                             : std::copysign(kOutlierStep, deviation);
-    for (double& each : correction) each *= std::exp(step * kCommonShare);
     const double own = step * (1.0 - kCommonShare);
     const Bracket r = bracket(rows, row_count);
     correction[r.low] *= std::exp(own * (1.0 - r.capped_share()));
     correction[r.high] *= std::exp(own * r.capped_share());
+    double common = 0.0;  // logarithm of the geometric mean
+    for (const double each : correction) common += std::log(each);
+    common /= static_cast<double>(correction.size());
+    for (double& each : correction) {
+        const double forgotten = kForgotten * (common - std::log(each));
+        each = std::clamp(each * std::exp(step * kCommonShare + forgotten), kMinCorrection,
+                          kMaxCorrection);
+    }
 }
 
 void CostTable::validate() const {
     const auto ascending = [](const std::vector<int32_t>& points) {
         return std::ranges::adjacent_find(points, std::greater_equal<>()) == points.end();
     };
-    const auto positive = [](double value) { return std::isfinite(value) && value > 0.0; };
     if (rows.empty() || rows.front() != 1 || !ascending(rows)) {
         KD_THROW(invalid_argument, "cost table: row counts [{}] do not ascend from 1",
                  fmt::join(rows, ", "));
@@ -138,10 +150,17 @@ void CostTable::validate() const {
         KD_THROW(invalid_argument, "cost table: {} times and {} corrections for {} x {} points",
                  seconds.size(), correction.size(), contexts.size(), rows.size());
     }
-    for (const auto* values : {&seconds, &correction}) {
-        const auto bad = std::ranges::find_if_not(*values, positive);
-        if (bad != values->end()) {
-            KD_THROW(invalid_argument, "cost table: {} is not a positive number", *bad);
+    // Within these bounds no product or quotient of predictions overflows.
+    for (const double each : seconds) {
+        if (!(each >= kMinSeconds && each <= kMaxSeconds)) {
+            KD_THROW(invalid_argument, "cost table: {} s is outside {}..{}", each, kMinSeconds,
+                     kMaxSeconds);
+        }
+    }
+    for (const double each : correction) {
+        if (!(each >= kMinCorrection && each <= kMaxCorrection)) {
+            KD_THROW(invalid_argument, "cost table: correction {} is outside {}..{}", each,
+                     kMinCorrection, kMaxCorrection);
         }
     }
 }
@@ -167,8 +186,10 @@ double choose_budget(std::span<const BudgetTree> trees, const CostTable& cost, i
     const auto rate = [&](double seconds) {
         return cost.empty() ? tokens : tokens / (overhead_seconds + seconds);
     };
-    double best_seconds = predicted(roots);
-    double best_rate = rate(best_seconds);
+    const double plain_seconds = predicted(roots);
+    const double plain_rate = rate(plain_seconds);
+    double best_seconds = plain_seconds;
+    double best_rate = plain_rate;
     int32_t best_nodes = roots;
 
     // For every total the heaviest nodes are the best choice, so the merged order holds all
@@ -185,6 +206,11 @@ double choose_budget(std::span<const BudgetTree> trees, const CostTable& cost, i
             best_rate = rate(seconds);
             best_nodes = nodes;
         }
+    }
+
+    if (best_rate < kLeastGain * plain_rate) {
+        best_seconds = plain_seconds;
+        best_nodes = roots;
     }
 
     // The same merge again, up to the chosen total, leaves each session's count.

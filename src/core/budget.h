@@ -25,15 +25,20 @@ struct CostTable {
     /// correction. Not for an empty table. rows >= 1, mean_context >= 0: context tokens averaged
     /// over the rows.
     double predict(int32_t rows, double mean_context) const;
-    /// Refines the corrections by one measured time: three quarters of a step move all points alike
-    /// (a slower machine is slower for every row count), the rest those around `rows`. Outliers (a
-    /// factor 2 off the prediction) make a small step. A time that is not positive and finite is
-    /// ignored.
+    /// Refines the corrections by one measured time: nearly all of a step moves all points alike (a
+    /// slower machine is slower for every row count), the rest those around `rows`, and that is
+    /// forgotten within some thousand observations. Outliers (a factor 2 off the prediction) make a
+    /// small step. A time that is not positive and finite is ignored.
     void observe(int32_t rows, double mean_context, double seconds);
-    /// Throws kd::Error unless the points ascend from 1 row, all times and corrections are positive
-    /// and their counts fit. For tables from outside; an empty table does not pass.
+    /// Throws kd::Error unless the points ascend from 1 row, all times lie in 1e-9..1e6 s and all
+    /// corrections in 1e-3..1e3 and their counts fit. For tables from outside; an empty table does
+    /// not pass.
     void validate() const;
 };
+
+/// How much more than plain decoding's tokens per time a budget has to promise: predictions are off
+/// by some percent, and a tree that wins less than that may as well lose.
+inline constexpr double kLeastGain = 1.02;
 
 /// One session's candidate for the budget.
 struct BudgetTree {
@@ -44,12 +49,12 @@ struct BudgetTree {
 /// Truncates the trees (shared budget) to the node counts that maximise expected tokens per time,
 /// sum over sessions of sum of node weights / predicted time(fixed_rows + kept nodes); every root
 /// is kept, and beyond the roots the total, fixed rows included, stays within max_total_rows. Equal
-/// rates: fewer nodes. `fixed_rows`: rows of prefill chunks in the same forward;
-/// `overhead_seconds`: time of the round outside the forward. The context of a prediction is the
-/// sessions' average weighted by kept nodes; with equal contexts the result is optimal over all
-/// count vectors, else over all totals of the merged weights. An empty table: every row is free. At
-/// most kMaxBudgetSessions trees. Returns the predicted time of the forward in seconds (empty
-/// table: 0).
+/// rates: fewer nodes; less than kLeastGain times the rate of the roots alone: none. `fixed_rows`:
+/// rows of prefill chunks in the same forward; `overhead_seconds`: time of the round outside the
+/// forward. The context of a prediction is the sessions' average weighted by kept nodes; with equal
+/// contexts the result is optimal over all count vectors, else over all totals of the merged
+/// weights. An empty table: every row is free. At most kMaxBudgetSessions trees. Returns the
+/// predicted time of the forward in seconds (empty table: 0).
 double choose_budget(std::span<const BudgetTree> trees, const CostTable& cost, int32_t fixed_rows,
                      double overhead_seconds, int32_t max_total_rows);
 

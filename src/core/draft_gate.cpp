@@ -18,7 +18,11 @@ constexpr double kWorth = 0.99;
 }  // namespace
 
 bool DraftGate::next() {
-    if (left_ == 0) return true;
+    if (!shut_) return true;
+    if (left_ == 0) {
+        left_ = pause_;
+        return true;
+    }
     --left_;
     return false;
 }
@@ -27,7 +31,8 @@ void DraftGate::observe(double tokens, double plain_rounds) {
     KD_CHECK(tokens > 0 && plain_rounds > 0, "{} tokens in {} plain rounds", tokens, plain_rounds);
     tokens_ = kMemory * tokens_ + tokens;
     plain_rounds_ = kMemory * plain_rounds_ + plain_rounds;
-    if (gain() >= kWorth) {
+    shut_ = gain() < kWorth;
+    if (!shut_) {
         pause_ = std::max(pause_ / 2, kFirstPause);
         return;
     }

@@ -15,7 +15,8 @@ class DraftGate {
     static constexpr int32_t kFirstPause = 8;
     static constexpr int32_t kLongestPause = 64;
 
-    /// Asked once a round that could draft: whether it shall.
+    /// Asked once a round that could draft: whether it shall. A probe that is not observed was
+    /// none: the pause begins anew.
     bool next();
     /// A drafted round: tokens that each session emitted on average, and the round's time by that
     /// of a plain round, both above 0.
@@ -27,8 +28,9 @@ class DraftGate {
     // What rounds brought and took, each round forgotten by and by. At first four good ones.
     double tokens_ = 5;
     double plain_rounds_ = 4;
+    bool shut_ = false;
     int32_t pause_ = kFirstPause;  // when it shuts
-    int32_t left_ = 0;             // rounds until the next probe
+    int32_t left_ = 0;             // while it is shut: rounds until the next probe
 };
 
 }  // namespace kd

@@ -2,6 +2,8 @@
 // between its stages. Allocated once; a round allocates nothing.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -14,6 +16,7 @@
 #include "core/accept.h"
 #include "core/budget.h"
 #include "core/draft_gate.h"
+#include "core/recent_time.h"
 #include "core/sampling.h"
 #include "core/tree.h"
 #include "models/drafter.h"
@@ -62,6 +65,19 @@ struct BatchLimits {
     int32_t rows() const { return tree_rows() + prefill_rows; }
 };
 
+/// What rounds taught beside the corrections of the cost table.
+struct RoundLessons {
+    DraftGate gate;                    // of entries whose budget the cost model picks
+    RecentTime overhead;               // of a round outside draft and forward
+    std::array<RecentTime, 32> draft;  // of 1, 2 to 3, 4 to 7, ... sessions
+
+    RecentTime& draft_of(size_t sessions) {
+        return draft[static_cast<size_t>(std::bit_width(sessions)) - 1];
+    }
+    /// Seconds; 0 for none, and for as many as never drafted.
+    double draft_s(size_t sessions) { return sessions == 0 ? 0 : draft_of(sessions).seconds(); }
+};
+
 struct Batch {
     explicit Batch(const BatchLimits& batch_limits);
 
@@ -70,19 +86,17 @@ struct Batch {
 
     BatchLimits limits;
     std::vector<BatchEntry> entries;  // filled by the scheduler
+    RoundLessons lessons;             // by the engine, from round to round
 
     // draft
     std::vector<DraftContext> draft_contexts;  // [decoding entries]
     std::vector<LatticeView> draft_lattices;   // [decoding entries]
     std::vector<LatticeStorage> lattices;      // [sessions] by entry
-    DraftGate gate;                            // of entries whose budget the cost model picks
-    int32_t gated_drafts = 0;                  // of them in this round
+    std::vector<size_t> gated;                 // entries that draft because the gate is open
     // tree
     std::vector<TreeStorage> trees;  // [sessions] by entry
     TreeScratch tree_scratch;
     std::vector<BudgetTree> budget_trees;  // [decoding entries]
-    double draft_s = 0;                    // of a drafted round's draft, as measured lately
-    double overhead_s = 0;                 // of a round outside draft and forward, the same
     // verify
     std::vector<int32_t> tokens;     // [rows]
     std::vector<int32_t> positions;  // [rows]

@@ -1,25 +1,11 @@
 #include "engine/cost_measure.h"
 
-#include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <nlohmann/json.hpp>
 #include <numeric>
-#include <sstream>
 #include <utility>
 
 #include "base/check.h"
-#include "base/error.h"
-#include "kdtree_version.h"
-#include "kernels/simd/memory_read.h"
 
 namespace kd {
 
@@ -49,12 +35,13 @@ void touch_rows(const KvView& kv, int32_t slots) {
     }
 }
 
-/// Without the fastest and the slowest pass. Not the median: where a machine changes its speed
-/// halfway, the medians of some points are those of the one speed and of some of the other.
-double middle_mean(std::vector<double> passes) {
-    static_assert(kPasses > 2);
+/// Of the faster half: what disturbs a pass makes it longer, and two of five may be. Not the
+/// median: where a machine changes its speed halfway, the medians of some points are those of the
+/// one speed and of some of the other.
+double faster_mean(std::vector<double> passes) {
     std::sort(passes.begin(), passes.end());
-    return std::accumulate(passes.begin() + 1, passes.end() - 1, 0.0) / (kPasses - 2);
+    passes.resize((passes.size() + 1) / 2);
+    return std::accumulate(passes.begin(), passes.end(), 0.0) / static_cast<double>(passes.size());
 }
 
 double time_forward(const RoundContext& context, Batch& batch, int32_t rows, int32_t tokens,
@@ -89,49 +76,79 @@ double time_forward(const RoundContext& context, Batch& batch, int32_t rows, int
 
 }  // namespace
 
+CostTable measure_points(std::vector<int32_t> rows, const std::vector<int32_t>& contexts,
+                         const TimeForward& time_forward,
+                         const std::function<void(double share)>& progress) {
+    const size_t width = contexts.size();
+    std::vector<std::vector<double>> passes(rows.size() * width);  // [rows, contexts]
+    double spent = 0;
+    const auto timed = [&](size_t point) {
+        const double seconds = time_forward(rows[point / width], contexts[point % width]);
+        spent += seconds;
+        return seconds;
+    };
+    // Rounds follow others of about as many rows. Behind a forward of 32 rows one of one row takes
+    // 10 % longer (caches): enough to take a tree of two for a gain that is none. A long forward
+    // does not depend on what was before it.
+    const auto sample = [&](size_t point) {
+        const double first = timed(point);
+        if (first >= kSampleSeconds) return first;
+        std::vector<double> samples;
+        for (double sampled = 0; sampled < kSampleSeconds; sampled += samples.back()) {
+            samples.push_back(timed(point));
+        }
+        std::sort(samples.begin(), samples.end());
+        return samples[samples.size() / 2];
+    };
+    // Interleaved passes, so that a disturbance spreads over all points.
+    for (int pass = 0; pass < kPasses; ++pass) {
+        for (size_t point = 0; point < rows.size() * width; ++point) {
+            const bool over = spent >= kMeasureSeconds;
+            if (over && pass > 0) break;
+            if (over && point % width == 0 && point / width >= 2) {
+                rows.resize(point / width);
+                break;
+            }
+            passes[point].push_back(sample(point));
+            if (progress) {
+                const auto done = static_cast<double>(
+                    static_cast<size_t>(pass) * rows.size() * width + point + 1);
+                const auto all = static_cast<double>(kPasses * rows.size() * width);
+                progress(std::min(std::max(done / all, spent / kMeasureSeconds), 1.0));
+            }
+        }
+    }
+    CostTable table = {.rows = rows,
+                       .contexts = contexts,
+                       .seconds = {},
+                       .correction = std::vector<double>(rows.size(), 1.0)};
+    for (size_t context = 0; context < width; ++context) {
+        for (size_t row = 0; row < rows.size(); ++row) {
+            table.seconds.push_back(faster_mean(std::move(passes[row * width + context])));
+        }
+    }
+    return table;
+}
+
 CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_rows,
                        int32_t max_context, std::span<const int32_t> tail,
                        const std::function<void(double share)>& progress) {
-    CostTable table;
+    std::vector<int32_t> row_counts;
     for (const int32_t rows : kRows) {
-        if (rows <= max_rows) table.rows.push_back(rows);
+        if (rows <= max_rows) row_counts.push_back(rows);
     }
-    if (table.rows.back() != max_rows) table.rows.push_back(max_rows);
+    if (row_counts.back() != max_rows) row_counts.push_back(max_rows);
     const int32_t far = std::min(max_context, kFarContext);
     KD_CHECK(far + max_rows <= batch.limits.keys, "{} rows behind {} tokens, limit {}", max_rows,
              far, batch.limits.keys);
-    table.contexts = {0, far};
-    const size_t points = table.rows.size() * table.contexts.size();
     // Any slots do as a context: they are read only.
     std::vector<int32_t> positions(static_cast<size_t>(far));
     std::iota(positions.begin(), positions.end(), 0);
     touch_rows(context.kv, far);
-    // Interleaved passes, so that a disturbance spreads over all points.
-    std::vector<std::vector<double>> seconds(points);  // [points, passes]
-    for (int pass = 0; pass < kPasses; ++pass) {
-        for (size_t point = 0; point < points; ++point) {
-            const auto forward = [&] {
-                return time_forward(context, batch, table.rows[point % table.rows.size()],
-                                    table.contexts[point / table.rows.size()], tail, positions);
-            };
-            // Rounds follow others of about as many rows. Behind a forward of 32 rows one of one
-            // row takes 10 % longer (caches): enough to take a tree of two for a gain that is none.
-            forward();
-            std::vector<double> samples;
-            for (double sampled = 0; sampled < kSampleSeconds; sampled += samples.back()) {
-                samples.push_back(forward());
-            }
-            std::sort(samples.begin(), samples.end());
-            seconds[point].push_back(samples[samples.size() / 2]);
-            if (progress) {
-                const auto done = static_cast<double>(static_cast<size_t>(pass) * points + point);
-                progress((done + 1) / static_cast<double>(kPasses * points));
-            }
-        }
-    }
-    for (std::vector<double>& each : seconds) table.seconds.push_back(middle_mean(std::move(each)));
-    table.correction.assign(table.rows.size(), 1.0);
-    return table;
+    const auto timed = [&](int32_t rows, int32_t tokens) {
+        return time_forward(context, batch, rows, tokens, tail, positions);
+    };
+    return measure_points(std::move(row_counts), {0, far}, timed, progress);
 }
 
 CostTable proportional_cost(int32_t max_rows) {
@@ -142,63 +159,6 @@ CostTable proportional_cost(int32_t max_rows) {
         table.correction.push_back(1);
     }
     return table;
-}
-
-std::string cost_cache_path(const std::string& cache_folder, const ModelFile& model, int threads,
-                            int32_t max_rows, int32_t max_context) {
-    std::string key;
-    for (const MappedFile* file : model.files()) {
-        struct stat status {};
-        stat(file->path().c_str(), &status);
-        key += fmt::format("{}|{}|{}|", file->path(), status.st_size, status.st_mtime);
-    }
-    key += fmt::format("{}|{}|{}|{}|{}|{}", threads, max_rows, std::min(max_context, kFarContext),
-                       KDTREE_COMMIT, processor_name(), dispatch_target());
-    return fmt::format("{}/cost-{:016x}.json", cache_folder, std::hash<std::string>{}(key));
-}
-
-CostTable load_cost(const std::string& path) {
-    std::ifstream in(path);
-    std::stringstream text;
-    text << in.rdbuf();
-    const auto json = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
-    CostTable table;
-    try {
-        if (!json.is_object() || json.at("schema") != 1) return {};
-        json.at("rows").get_to(table.rows);
-        json.at("contexts").get_to(table.contexts);
-        json.at("seconds").get_to(table.seconds);
-        table.correction.assign(table.rows.size(), 1.0);
-        table.validate();
-    } catch (const nlohmann::json::exception&) {
-        return {};
-    } catch (const Error&) {
-        return {};
-    }
-    return table;
-}
-
-std::string save_cost(const CostTable& table, const std::string& path) {
-    std::error_code error;
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-    const std::string text = nlohmann::json{
-        {"schema", 1},
-        {"rows", table.rows},
-        {"contexts", table.contexts},
-        {"seconds",
-         table.seconds}}.dump();
-    const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-    std::FILE* out = std::fopen(temporary.c_str(), "w");
-    bool written = out != nullptr && std::fwrite(text.data(), 1, text.size(), out) == text.size();
-    int why = written ? 0 : errno;
-    if (out != nullptr && std::fclose(out) != 0) {
-        why = written ? errno : why;
-        written = false;
-    }
-    if (written && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
-    if (why == 0) why = errno;
-    unlink(temporary.c_str());
-    return fmt::format("cannot keep the cost table in {}: {}", path, std::strerror(why));
 }
 
 }  // namespace kd

@@ -1,42 +1,41 @@
-// The cost table of this machine: measured once for a model file, a thread count and a build, kept
-// in the cache folder.
+// The cost table of this machine, measured.
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <string>
+#include <span>
+#include <vector>
 
 #include "backends/cpu/processor.h"
 #include "core/budget.h"
 #include "engine/round.h"
-#include "formats/model_file.h"
 
 namespace kd {
 
 /// The longer context at which forwards are timed, where the cache holds so much.
 inline constexpr int32_t kFarContext = 1024;
+/// Forwards are timed until they took so long together.
+inline constexpr double kMeasureSeconds = 10;
+
+/// Seconds that one forward of `rows` rows behind `context` tokens takes.
+using TimeForward = std::function<double(int32_t rows, int32_t context)>;
+
+/// Times every point in interleaved passes and averages the faster ones. Where kMeasureSeconds are
+/// over there are fewer passes, and where not even the first one ends the table ends before `rows`
+/// do, with two row counts at least. `progress` is told the share done, 0 to 1.
+CostTable measure_points(std::vector<int32_t> rows, const std::vector<int32_t>& contexts,
+                         const TimeForward& time_forward,
+                         const std::function<void(double share)>& progress = {});
 
 /// Times forwards of 1 to `max_rows` rows at no context and at `max_context` or kFarContext, the
-/// smaller one (mean of interleaved passes). Reads the pool's first slots whatever they hold
+/// smaller one. Reads the pool's first slots whatever they hold
 /// (they become resident) and writes to the slots of `tail` alone, [max_rows] or more of them:
-/// between two rounds nothing lives there, so it may run while sessions do. `progress` is told the
-/// share done, 0 to 1.
+/// between two rounds nothing lives there, so it may run while sessions do.
 CostTable measure_cost(const RoundContext& context, Batch& batch, int32_t max_rows,
                        int32_t max_context, std::span<const int32_t> tail,
                        const std::function<void(double share)>& progress = {});
 
 /// Every row costs the same: what the reference kernels do, whose forwards are too slow to time.
 CostTable proportional_cost(int32_t max_rows);
-
-/// Where the table for these, this build and this processor with the instruction set that the
-/// dispatch takes is kept; the model counts by path, size and time of its files.
-/// `max_context` as in measure_cost.
-std::string cost_cache_path(const std::string& cache_folder, const ModelFile& model, int threads,
-                            int32_t max_rows, int32_t max_context = kFarContext);
-
-/// An empty table if there is none or it cannot be read.
-CostTable load_cost(const std::string& path);
-/// Writes through a temporary file; a failure leaves nothing behind and is returned as a message
-/// (empty: written).
-std::string save_cost(const CostTable& table, const std::string& path);
 
 }  // namespace kd

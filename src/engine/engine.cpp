@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/cost_cache.h"
 #include "engine/cost_measure.h"
 #include "formats/model_tokenizer.h"
 #include "formats/oracle_profile.h"
@@ -252,13 +253,13 @@ void Engine::set_cost(CostTable table) {
 CostTable Engine::cached_cost(const std::function<void(double share)>& progress) {
     const int32_t rows = batch_->limits.tree_rows();
     const int32_t max_context = std::min(config_.context_length, pool_->total());
-    const std::string path = cost_cache_path(read_environment().cache_folder, *file_,
-                                             config_.threads, rows, max_context);
-    CostTable table = load_cost(path);
+    const std::string key = cost_key(*file_, config_.threads, rows, max_context);
+    const std::string path = cost_cache_path(read_environment().cache_folder, key);
+    CostTable table = load_cost(path, key);
     if (!table.empty()) return table;
     log_notice("measuring the cost of verification (once a machine, model and build) ...");
     table = measure_cost(round_context(), *batch_, rows, max_context, tail_slots_, progress);
-    const std::string problem = save_cost(table, path);
+    const std::string problem = save_cost(table, path, key);
     if (!problem.empty()) log_warning(problem);
     return table;
 }
@@ -286,25 +287,32 @@ const RoundStats* Engine::step() {
     return &stats_;
 }
 
-/// Only by rounds of sessions that all drafted under a budget. Times are those of the cost table:
-/// what else the machine did is no fault of the draft.
+/// By the sessions that drafted under a budget; what else is in the round takes its time with and
+/// without their drafts. Times are those of the cost table: what else the machine did is no fault
+/// of the draft.
 void Engine::judge_draft(const RoundStats& stats) {
-    if (stats.predicted_plain_s == 0 || batch_->gated_drafts < stats.sessions) return;
-    if (stats.emitted < stats.sessions) return;  // somebody's rules failed
-    const double overhead = batch_->overhead_s;
-    batch_->gate.observe(static_cast<double>(stats.emitted) / stats.sessions,
-                         (overhead + batch_->draft_s + stats.predicted_verify_s) /
-                             (overhead + stats.predicted_plain_s));
+    if (stats.predicted_plain_s == 0 || batch_->gated.empty()) return;
+    int32_t emitted = 0;
+    for (const size_t entry : batch_->gated) {
+        const int32_t tokens = *batch_->accepted[entry].view().count;
+        if (tokens == 0) return;  // its rules failed
+        emitted += tokens;
+    }
+    RoundLessons& lessons = batch_->lessons;
+    const size_t gated = batch_->gated.size();
+    const size_t drafted = batch_->draft_contexts.size();
+    const double overhead = lessons.overhead.seconds();
+    lessons.gate.observe(
+        static_cast<double>(emitted) / static_cast<double>(gated),
+        (overhead + lessons.draft_s(drafted) + stats.predicted_verify_s) /
+            (overhead + lessons.draft_s(drafted - gated) + stats.predicted_plain_s));
 }
 
 void Engine::refine_cost(const RoundStats& stats) {
-    const double overhead = stats.total_s - stats.draft_s - stats.verify_s;
-    // A short memory: overheads follow the drafter and the batch.
-    batch_->overhead_s += 0.1 * (overhead - batch_->overhead_s);
-    if (!batch_->draft_contexts.empty()) {
-        const bool first = batch_->draft_s == 0;
-        batch_->draft_s += (first ? 1 : 0.1) * (stats.draft_s - batch_->draft_s);
-    }
+    RoundLessons& lessons = batch_->lessons;
+    lessons.overhead.observe(stats.total_s - stats.draft_s - stats.verify_s);
+    const size_t drafted = batch_->draft_contexts.size();
+    if (drafted > 0) lessons.draft_of(drafted).observe(stats.draft_s);
     // Prompt rows skip the head: such a round says little about the cost of verification.
     if (!cost_.has_value() || stats.prefill_rows > 0) return;
     double context = 0;

@@ -87,7 +87,7 @@ std::string one_line(std::string text) {
 void draft_stage(Batch& batch, Drafter* drafter) {
     batch.draft_contexts.clear();
     batch.draft_lattices.clear();
-    batch.gated_drafts = 0;
+    batch.gated.clear();
     std::optional<bool> gate_open;  // asked once, by the first entry that it concerns
     for (size_t i = 0; i < batch.entries.size(); ++i) {
         const BatchEntry& entry = batch.entries[i];
@@ -99,9 +99,9 @@ void draft_stage(Batch& batch, Drafter* drafter) {
             continue;
         }
         if (budgeted(entry)) {
-            if (!gate_open) gate_open = batch.gate.next();
+            if (!gate_open) gate_open = batch.lessons.gate.next();
             if (!*gate_open) continue;
-            ++batch.gated_drafts;
+            batch.gated.push_back(i);
         }
         batch.draft_contexts.push_back(
             {.session = entry.session,
@@ -146,9 +146,9 @@ PredictedForward tree_stage(Batch& batch, CostTable& cost) {
     const auto roots = static_cast<int32_t>(candidates.size());
     double context = 0;
     for (const BudgetTree& each : candidates) context += each.context;
-    const double draft_s = batch.gated_drafts > 0 ? batch.draft_s : 0;
-    return {.seconds = choose_budget(candidates, cost, fixed_rows, batch.overhead_s + draft_s,
-                                     batch.limits.rows()),
+    const double spent =
+        batch.lessons.overhead.seconds() + batch.lessons.draft_s(batch.draft_contexts.size());
+    return {.seconds = choose_budget(candidates, cost, fixed_rows, spent, batch.limits.rows()),
             .plain_seconds = cost.predict(fixed_rows + roots, context / roots)};
 }
 

@@ -7,7 +7,7 @@
 namespace kd {
 
 /// Lattices of the decoding entries. Entries that want no draft get an empty lattice, and so do
-/// those with a budget while batch.gate says that drafts do not pay.
+/// those with a budget while the gate says that drafts do not pay.
 void draft_stage(Batch& batch, Drafter* drafter);
 /// By the cost table; 0 if it was not asked.
 struct PredictedForward {

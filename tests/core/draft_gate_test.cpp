@@ -87,5 +87,16 @@ TEST(DraftGate, PausesDouble) {
     }
 }
 
+TEST(DraftGate, AProbeThatNobodyJudgesIsNone) {
+    DraftGate gate;
+    while (gate.next()) gate.observe(1, 2);
+    int drafted = 0;
+    for (int round = 0; round < 10 * DraftGate::kLongestPause; ++round) {
+        drafted += gate.next() ? 1 : 0;
+    }
+    EXPECT_GE(drafted, 10);
+    EXPECT_LE(drafted, 10 * DraftGate::kLongestPause / DraftGate::kFirstPause);
+}
+
 }  // namespace
 }  // namespace kd

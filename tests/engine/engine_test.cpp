@@ -2,18 +2,11 @@
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "engine/cost_measure.h"
-#include "kernels/simd/targets.h"
 #include "support/engine_support.h"
-// After targets.h, which configures it.
-#include "hwy/targets.h"
 
 namespace kd {
 namespace {
@@ -148,68 +141,6 @@ TEST(Engine, RoundStatsAddUp) {
     EXPECT_EQ(output.stats.nodes, nodes);
     EXPECT_GE(emitted, output.stats.tokens);  // the last round may accept beyond the end
     EXPECT_EQ(output.stats.tokens, static_cast<int32_t>(output.ids.size()));
-}
-
-TEST(CostCache, ManySessionsOfAShortContextAreMeasured) {
-    // One chain of all trees' rows is longer than any session could be.
-    Config config = tiny_config();
-    config.context_length = 40;
-    config.max_running_requests = 8;
-    Engine engine(config);
-    EXPECT_EQ(engine.cost().rows.back(), 256);
-}
-
-TEST(CostCache, RoundTripAndRubbish) {
-    const CostTable table = {.rows = {1, 2, 8},
-                             .contexts = {0, 1024},
-                             .seconds = {0.1, 0.2, 0.5, 0.2, 0.3, 0.6},
-                             .correction = {1, 1, 1}};
-    const std::string path = write_temporary("cost.json", "");
-    EXPECT_TRUE(load_cost(path).empty());
-    EXPECT_EQ(save_cost(table, path), "");
-    EXPECT_EQ(load_cost(path).seconds, table.seconds);
-    EXPECT_EQ(load_cost(path).rows, table.rows);
-    for (const char* rubbish :
-         {"{", "[]", "{\"schema\": 2}", R"({"schema":1,"rows":[1],"contexts":[0,9],"seconds":[1]})",
-          R"({"schema":1,"rows":[1],"contexts":[0,9],"seconds":[1,-1]})",
-          R"({"schema":1,"rows":"x","contexts":[0,9],"seconds":[1,1]})"}) {
-        EXPECT_TRUE(load_cost(write_temporary("cost.json", rubbish)).empty()) << rubbish;
-    }
-    // A cache folder that is a file: a message, nothing written.
-    EXPECT_NE(save_cost(table, path + "/cost.json").find("cannot keep the cost table"),
-              std::string::npos);
-}
-
-TEST(CostCache, ATableIsOfOneInstructionSet) {
-    const ModelFile model(tiny_model_path());
-    std::set<std::string> paths;
-    const std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
-    for (const int64_t target : targets) {
-        hwy::SetSupportedTargetsForTest(target);
-        paths.insert(cost_cache_path("cache", model, 2, 32));
-    }
-    hwy::SetSupportedTargetsForTest(0);
-    EXPECT_EQ(paths.size(), targets.size());
-    EXPECT_TRUE(paths.contains(cost_cache_path("cache", model, 2, 32)));
-}
-
-TEST(CostCache, AnEngineTakesNoTableThatCannotPredict) {
-    Engine engine(tiny_config());
-    EXPECT_THROW(engine.set_cost({}), Error);
-    engine.set_cost({.rows = {1}, .contexts = {0}, .seconds = {0.5}, .correction = {2}});
-    EXPECT_EQ(engine.cost().predict(1, 0), 1.0);
-}
-
-TEST(CostCache, FullDiskLeavesNothing) {
-    if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
-    const std::string folder = write_temporary("full", "") + "-folder";
-    std::filesystem::create_directories(folder);
-    const std::string path = folder + "/cost.json";
-    // Every write to the temporary file fails with "no space left".
-    std::filesystem::create_symlink("/dev/full", path + "." + std::to_string(getpid()) + ".tmp");
-    const CostTable table = {.rows = {1}, .contexts = {0, 1}, .seconds = {1, 1}};
-    EXPECT_NE(save_cost(table, path).find("No space left"), std::string::npos);
-    EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "engine/cost_measure.h"
+#include "engine/cost_cache.h"
 #include "support/counter_model.h"
 #include "support/engine_support.h"
 
@@ -76,16 +76,16 @@ TEST(HfFolderEngine, CostTablesFollowEveryFile) {
     const std::vector<HfTensor> tensors = counter_tensors(model);
     const TempFolder folder;
     write_hf_shards(folder, model["config"], tensors, 2);
-    const auto path = [&] { return cost_cache_path("cache", ModelFile(folder.path()), 1, 8); };
-    const std::string before = path();
-    EXPECT_EQ(path(), before);
+    const auto key = [&] { return cost_key(ModelFile(folder.path()), 1, 8, 64); };
+    const std::string before = key();
+    EXPECT_EQ(key(), before);
     const std::string shard = "model-00002-of-00002.safetensors";
     std::ofstream(folder.path() + "/" + shard, std::ios::app).flush();
-    EXPECT_EQ(path(), before);
+    EXPECT_EQ(key(), before);
     std::vector<HfTensor> more = tensors;
     more.push_back(hf_tensor("z.weight", DType::f32, {1}, std::vector<float>{1}));
     write_hf_shards(folder, model["config"], more, 2);
-    EXPECT_NE(path(), before);
+    EXPECT_NE(key(), before);
 }
 
 }  // namespace
