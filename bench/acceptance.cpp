@@ -10,33 +10,29 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "app/prompt.h"
-#include "backends/cpu/processor.h"
 #include "base/error.h"
 #include "base/storage.h"
 #include "core/tree.h"
 #include "engine/engine.h"
-#include "kdtree_version.h"
 #include "models/dflash_drafter.h"
+#include "support/options.h"
+#include "support/report.h"
 
 namespace kd {
 namespace {
 
-struct Options {
-    std::string model = "smollm2";
+struct Options : ModelOptions {
     std::string drafter;
     std::string eval;
-    std::string json;
     double check = 0;
     int32_t limit = 0;
     int32_t max_tokens = 256;
-    int32_t threads = 0;
     float temperature = 0;
 };
 
@@ -230,19 +226,16 @@ void print_row(const std::string& name, const std::vector<double>& values) {
     std::fflush(stdout);
 }
 
-nlohmann::ordered_json measure(const Options& options) {
+nlohmann::ordered_json measure(const Options& options, int argc, char** argv) {
     Engine engine({.model = options.model,
                    .context_length = kContext,
                    .threads = options.threads,
                    .speculative_algorithm = SpeculativeAlgorithm::dflash,
                    .speculative_draft_model_path = options.drafter});
     Replay replay(engine.config().model, options);
-    nlohmann::ordered_json result = {{"schema", 1},
-                                     {"commit", KDTREE_COMMIT},
-                                     {"device", processor_name()},
-                                     {"threads", engine.config().threads},
-                                     {"temperature", options.temperature},
-                                     {"max_tokens", options.max_tokens}};
+    nlohmann::ordered_json result = report_header(argc, argv, engine.config().threads);
+    result["temperature"] = options.temperature;
+    result["max_tokens"] = options.max_tokens;
     fmt::print("{:15}", "tau");
     for (const Mode& mode : modes()) fmt::print("{:>22}", mode.name);
     fmt::print("\n");
@@ -283,51 +276,34 @@ nlohmann::ordered_json measure(const Options& options) {
     return result;
 }
 
-/// Whether every mode's mean is within `percent` of the figure by PyTorch.
-bool is_within(const nlohmann::ordered_json& result, double percent) {
-    for (const auto& [mode, figures] : result["mean"].items()) {
+/// Throws kd::Error unless every mode's mean is within `percent` of the figure by PyTorch.
+void expect_within(const nlohmann::ordered_json& report, double percent) {
+    for (const auto& [mode, figures] : report["mean"].items()) {
         const double off = figures["ratio"].get<double>() - 1;
         // Not a number is not within.
         if (std::abs(off) * 100 <= percent) continue;
-        fmt::print(stderr, "error: {} is {:+.1f} % off the figure by PyTorch, --check {}\n", mode,
-                   off * 100, percent);
-        return false;
+        KD_THROW(invalid_argument, "{} is {:+.1f} % off the figure by PyTorch, --check {}", mode,
+                 off * 100, percent);
     }
-    return true;
-}
-
-int run(int argc, char** argv) {
-    Options options;
-    CLI::App app("Acceptance length of a dflash drafter, by replay");
-    app.add_option("--model", options.model, "the target")->capture_default_str();
-    app.add_option("--drafter", options.drafter, "folder of the checkpoint")->required();
-    app.add_option("--eval", options.eval, "folder of the six sets")->required();
-    app.add_option("--limit", options.limit, "prompts of a set (0: all)");
-    app.add_option("--max-tokens", options.max_tokens, "of an answer")->capture_default_str();
-    app.add_option("--temperature", options.temperature, "0: greedy")->capture_default_str();
-    app.add_option("--threads", options.threads, "0: what this process may use");
-    app.add_option("--json", options.json, "write the figures to this file");
-    app.add_option("--check", options.check, "fail if a mean is more than PERCENT off PyTorch's")
-        ->check(CLI::PositiveNumber);
-    CLI11_PARSE(app, argc, argv);
-    try {
-        const nlohmann::ordered_json result = measure(options);
-        if (!options.json.empty()) {
-            std::ofstream file(options.json);
-            file << result.dump(1) << "\n";
-            if (!file.flush()) KD_THROW(io, "cannot write {}", options.json);
-        }
-        if (options.check > 0 && !is_within(result, options.check)) return 1;
-    } catch (const Error& error) {
-        fmt::print(stderr, "error: {}\n", error.what());
-        return 1;
-    }
-    return 0;
 }
 
 }  // namespace
 }  // namespace kd
 
 int main(int argc, char** argv) {
-    return kd::run(argc, argv);
+    kd::Options options;
+    CLI::App app("Acceptance length of a dflash drafter, by replay");
+    kd::add_model_options(app, options);
+    app.add_option("--drafter", options.drafter, "folder of the checkpoint")->required();
+    app.add_option("--eval", options.eval, "folder of the six sets")->required();
+    app.add_option("--limit", options.limit, "prompts of a set (0: all)");
+    app.add_option("--max-tokens", options.max_tokens, "of an answer")->capture_default_str();
+    app.add_option("--temperature", options.temperature, "0: greedy")->capture_default_str();
+    app.add_option("--check", options.check, "fail if a mean is more than PERCENT off PyTorch's")
+        ->check(CLI::PositiveNumber);
+    return kd::run_program(app, argc, argv, options, [&] {
+        const nlohmann::ordered_json report = kd::measure(options, argc, argv);
+        if (!options.json.empty()) kd::write_report(report, options.json);
+        if (options.check > 0) kd::expect_within(report, options.check);
+    });
 }

@@ -5,21 +5,20 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "app/prompt.h"
-#include "backends/cpu/processor.h"
 #include "base/error.h"
 #include "base/storage.h"
 #include "engine/engine.h"
 #include "formats/model_tokenizer.h"
-#include "kdtree_version.h"
 #include "models/dflash_drafter.h"
 #include "ops/timing.h"
+#include "support/options.h"
+#include "support/report.h"
 
 namespace kd {
 namespace {
@@ -30,12 +29,9 @@ constexpr int32_t kTreeRows = 8;  // of the forward between two drafts
 constexpr int32_t kAccepted = 3;  // rows of an ingest
 constexpr int32_t kSlots = 1024 + kRows;
 
-struct Options {
-    std::string model = "smollm2";
+struct Options : ModelOptions {
     std::string drafter;
     std::string prompts;
-    std::string json;
-    int32_t threads = 0;
     int32_t rounds = 100;
 };
 
@@ -159,53 +155,34 @@ class Rounds {
     LatticeStorage lattice_;
 };
 
-nlohmann::ordered_json measure(const Options& options) {
+void run(const Options& options, int argc, char** argv) {
+    const double load_before = load_average();
     Rounds rounds(options);
-    nlohmann::ordered_json result = {{"schema", 1},
-                                     {"commit", KDTREE_COMMIT},
-                                     {"device", processor_name()},
-                                     {"threads", rounds.threads()},
-                                     {"rounds", options.rounds},
-                                     {"tree_rows", kTreeRows},
-                                     {"ingested_rows", kAccepted}};
+    nlohmann::ordered_json report = report_header(argc, argv, rounds.threads());
+    report["rounds"] = options.rounds;
+    report["tree_rows"] = kTreeRows;
+    report["ingested_rows"] = kAccepted;
     fmt::print("ms, median (min)\n{:>8}{:>18}{:>18}{:>18}\n", "context", "draft", "forward",
                "ingest");
     for (const int32_t context : kContexts) {
-        result["contexts"].push_back(rounds.measure(context, options.rounds));
+        report["contexts"].push_back(rounds.measure(context, options.rounds));
     }
-    return result;
-}
-
-int run(int argc, char** argv) {
-    Options options;
-    CLI::App app("What a draft, the forward behind it and the ingest of accepted rows take");
-    app.add_option("--model", options.model, "the target")->capture_default_str();
-    app.add_option("--drafter", options.drafter, "folder of the checkpoint")->required();
-    app.add_option("--prompts", options.prompts, "prompt file; the text is its prompts in a row")
-        ->required();
-    app.add_option("--rounds", options.rounds, "for each context")
-        ->capture_default_str()
-        ->check(CLI::PositiveNumber);
-    app.add_option("--threads", options.threads, "0: what this process may use");
-    app.add_option("--json", options.json, "write the figures to this file");
-    CLI11_PARSE(app, argc, argv);
-    try {
-        const nlohmann::ordered_json result = measure(options);
-        if (!options.json.empty()) {
-            std::ofstream file(options.json);
-            file << result.dump(1) << "\n";
-            if (!file.flush()) KD_THROW(io, "cannot write {}", options.json);
-        }
-    } catch (const Error& error) {
-        fmt::print(stderr, "error: {}\n", error.what());
-        return 1;
-    }
-    return 0;
+    report["load_average"] = {load_before, load_average()};
+    if (!options.json.empty()) write_report(report, options.json);
 }
 
 }  // namespace
 }  // namespace kd
 
 int main(int argc, char** argv) {
-    return kd::run(argc, argv);
+    kd::Options options;
+    CLI::App app("What a draft, the forward behind it and the ingest of accepted rows take");
+    kd::add_model_options(app, options);
+    app.add_option("--drafter", options.drafter, "folder of the checkpoint")->required();
+    app.add_option("--prompts", options.prompts, "prompt file; the text is its prompts in a row")
+        ->required();
+    app.add_option("--rounds", options.rounds, "for each context")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    return kd::run_program(app, argc, argv, options, [&] { kd::run(options, argc, argv); });
 }

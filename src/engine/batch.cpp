@@ -14,6 +14,7 @@ Batch::Batch(const BatchLimits& batch_limits)
     entries.reserve(sessions);
     draft_contexts.reserve(sessions);
     draft_lattices.reserve(sessions);
+    gated.reserve(sessions);
     for (size_t i = 0; i < sessions; ++i) {
         lattices.emplace_back(limits.depth_capacity, limits.state_capacity);
         trees.emplace_back(limits.nodes);
