@@ -1,4 +1,4 @@
-"""One verify step of one layer on SGLang's own pools and backends, on the CPU, and its exact result.
+"""One verify step of one layer on SGLang's own pools and backends, and its exact result.
 
 Import after verify_support.require_sglang().
 """
@@ -43,6 +43,7 @@ class Case:
     spec_kind: str = "eagle"
     layout: str = "shuffled_pages"
     seed: int = 1
+    device: str = "cpu"
 
     @property
     def mla(self) -> bool:
@@ -65,7 +66,7 @@ class Step:
         common = dict(name="case", backend=backend, forward_mode=ForwardMode.TARGET_VERIFY,
                       num_heads=case.heads, page_size=case.page_size,
                       prefix_lens=case.prefix_lens, extend_lens=extend_lens)
-        sizes = dict(max_context_len=case.max_context_len, dtype=case.dtype, device="cpu",
+        sizes = dict(max_context_len=case.max_context_len, dtype=case.dtype, device=case.device,
                      hidden_size=16, loc_layout=case.layout)
         if case.mla:
             kit_case = mla.MLAAttentionCase(**common)
@@ -83,13 +84,13 @@ class Step:
         self.backend, self.runner = fixture.backend, fixture.runner
         self.pool = fixture.runner.token_to_kv_pool
         self.batch = fixture.forward_batch
-        verify_kit._prepare_target_verify_batch(self.batch, kit_case, "cpu")
+        verify_kit._prepare_target_verify_batch(self.batch, kit_case, case.device)
         self.batch.spec_info = verify_kit._make_spec_verify_input(
-            kit_case, self.batch, topk=1, device="cpu", spec_kind=case.spec_kind)
+            kit_case, self.batch, topk=1, device=case.device, spec_kind=case.spec_kind)
 
         parents = [support.random_parents(random, case.nodes) if case.trees == "random"
                    else support.chain_parents(case.nodes) for _ in case.prefix_lens]
-        self.masks = [torch.tensor(support.mask_of(p)) for p in parents]
+        self.masks = [torch.tensor(support.mask_of(p), device=case.device) for p in parents]
         self.set_masks(self.masks)
         rows = case.nodes * len(case.prefix_lens)
         self.q = self._normal(random, rows, case.heads, case.key_dim)
@@ -99,12 +100,13 @@ class Step:
         self._fill_pool(random)
 
     def _normal(self, random, *shape: int) -> torch.Tensor:
-        return torch.from_numpy(random.standard_normal(shape)).to(self.case.dtype)
+        values = torch.from_numpy(random.standard_normal(shape))
+        return values.to(self.case.device, self.case.dtype)
 
     def set_masks(self, masks: list[torch.Tensor] | None) -> None:
         """Tree masks bool [nodes, nodes], one a request."""
         self.batch.spec_info.custom_mask = None if masks is None else torch.cat([
-            torch.cat([torch.ones(mask.shape[0], prefix, dtype=torch.bool), mask], dim=1).reshape(-1)
+            torch.cat([mask.new_ones(mask.shape[0], prefix), mask], dim=1).reshape(-1)
             for prefix, mask in zip(self.case.prefix_lens, masks)])
 
     def _fill_pool(self, random) -> None:
@@ -149,8 +151,11 @@ class Step:
             k = torch.cat([self.prefix_k[r], self.k[rows]]).double().repeat_interleave(group, 1)
             v = torch.cat([self.prefix_v[r], self.v[rows]]).double().repeat_interleave(group, 1)
             scores = torch.einsum("nhd,khd->nhk", self.q[rows].double(), k) * self.layer.scaling
-            hidden = torch.cat([torch.zeros(case.nodes, case.prefix_lens[r], dtype=torch.bool),
-                                ~mask], dim=1)
+            hidden = torch.cat([mask.new_zeros(case.nodes, case.prefix_lens[r]), ~mask], dim=1)
             weights = scores.masked_fill(hidden[:, None, :], -torch.inf).softmax(dim=2)
             parts.append(torch.einsum("nhk,khd->nhd", weights, v))
         return torch.cat(parts)
+
+    def rel_l2(self, actual: torch.Tensor) -> float:
+        expected = self.expected()
+        return ((actual.double() - expected).norm() / expected.norm()).item()
