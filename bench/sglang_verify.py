@@ -12,7 +12,8 @@ and this package, KDTREE_LIBRARY_PATH our CUDA library.
                     batch, once; the plan, once; attention of every layer. Random trees.
     sglang_extend   extend_attention_fwd with the same tree mask: what stock SGLang runs on CUDA
     sglang_verify   verify_shared_kv_fwd, a causal chain of as many nodes: stock SGLang has it for
-                    chains on another vendor's GPU (0.5.18 and later)
+                    chains on another vendor's GPU (0.5.18 and later). Up to 16 nodes: it keeps all
+                    rows in one tile, and at 32 Triton compiles its two kernels for 48 s
 
 A step is captured in a CUDA graph; the graphs of a case are replayed in turn, --repeat times, or
 less often (3 times at least) where that would take longer than 4 s. step_us: the median; layer_us:
@@ -132,6 +133,7 @@ class Contender:
     name = ""
     mask = TREE
     begins_steps = False  # begin() does something
+    max_nodes = 128
 
     def prepare(self, data: Data) -> None:
         self.data = data
@@ -187,8 +189,8 @@ class Kdtree(Contender):
 class Sglang(Contender):
     """A function of SGLang's with the seam's arguments."""
 
-    def __init__(self, name: str, mask: str, module: str, function: str):
-        self.name, self.mask = name, mask
+    def __init__(self, name: str, mask: str, max_nodes: int, module: str, function: str):
+        self.name, self.mask, self.max_nodes = name, mask, max_nodes
         self._attend = getattr(kernel_module(module), function)
 
     def prepare(self, data: Data) -> None:
@@ -210,8 +212,8 @@ class Sglang(Contender):
 def contenders_here() -> tuple[list[Contender], dict[str, str]]:
     here: list[Contender] = [Kdtree()]
     absent = {}
-    for arguments in (("sglang_extend", TREE, "extend_attention", "extend_attention_fwd"),
-                      ("sglang_verify", CHAIN, "verify_mla", "verify_shared_kv_fwd")):
+    for arguments in (("sglang_extend", TREE, 128, "extend_attention", "extend_attention_fwd"),
+                      ("sglang_verify", CHAIN, 16, "verify_mla", "verify_shared_kv_fwd")):
         try:
             here.append(Sglang(*arguments))
         except (ImportError, AttributeError) as error:
@@ -219,12 +221,16 @@ def contenders_here() -> tuple[list[Contender], dict[str, str]]:
     return here, absent
 
 
+def fitting(contenders: list[Contender], case: Case) -> list[Contender]:
+    return [contender for contender in contenders if case.nodes <= contender.max_nodes]
+
+
 def drop_unfit(contenders: list[Contender], absent: dict[str, str], cases: list[Case],
                device: str) -> None:
     """Runs a layer of each kind of tree, which compiles it; SGLang's that cannot are absent."""
     for case in cases:
         data = Data(case, device)
-        for contender in list(contenders):
+        for contender in fitting(contenders, case):
             try:
                 contender.prepare(data)
                 contender.begin()
@@ -266,7 +272,7 @@ def rel_l2(contender: Contender, data: Data) -> float:
     call = contender.calls[0]
     batch = StepBuffers(data.case.requests, data.case.context, call.q.device).fill(
         call, data.out_cache_loc)
-    want = verify_reference.attend(call.q, call.k_buffer, call.v_buffer, batch, call.scale)
+    want = verify_reference.attend(call.q, call.k_buffer, call.v_buffer, batch, scale=call.scale)
     return ((call.out.float() - want).norm() / want.norm()).item()
 
 
@@ -297,7 +303,7 @@ class Running:
 
 def measure(case: Case, contenders: list[Contender], repeat: int, device: str) -> list[dict]:
     data = Data(case, device)
-    running = [Running(contender, data, device) for contender in contenders]
+    running = [Running(contender, data, device) for contender in fitting(contenders, case)]
     rounds = int(CASE_US / sum(each.round_us for each in running))
     rounds = min(repeat, max(rounds, MIN_ROUNDS))
     for round_ in range(rounds):

@@ -25,6 +25,7 @@ from verify_cases import Case, Step
 SIZES = dict(kv_lora_rank=512, qk_rope_head_dim=64, dtype=torch.bfloat16, device="cuda")
 MLA = Case(prefix_lens=(), nodes=0, heads=8, key_dim=576, value_dim=512, dtype=torch.bfloat16,
            device="cuda")
+GQA = dataclasses.replace(MLA, kv_heads=2, key_dim=128, value_dim=128)
 REL_L2_LIMIT = 3e-3  # of bfloat16 outputs
 
 
@@ -112,11 +113,26 @@ class Trees(Served):
         self.assertLess(step.rel_l2(step.run()), REL_L2_LIMIT)
         self.check_counts(1)
 
+    def test_logit_cap(self):
+        for case in (MLA, GQA):
+            self.check(dataclasses.replace(case, prefix_lens=(700, 3), nodes=33, logit_cap=1.5))
+        self.check_counts(4)
+
+    def test_fp8_caches(self):
+        """All rows as the cache has them, the new ones too."""
+        for case, scales in ((MLA, None), (MLA, (0.5, 0.5)), (GQA, None), (GQA, (0.5, 0.25))):
+            with self.subTest(case=case, scales=scales):
+                case = dataclasses.replace(case, prefix_lens=(700, 0, 300), nodes=33,
+                                           fp8_cache=True, kv_scales=scales)
+                self.check(case)
+                theirs = Step(self, case, "triton")
+                print(f"fp8, SGLang's kernel: {theirs.rel_l2(theirs.run()):.2e}")
+        self.check_counts(8)
+
     def test_as_sglang(self):
         """The same step by SGLang's own kernel."""
         for case in (dataclasses.replace(MLA, prefix_lens=(65, 0, 1000), nodes=33),
-                     dataclasses.replace(MLA, prefix_lens=(200, 3), nodes=64, kv_heads=2,
-                                         key_dim=128, value_dim=128, page_size=16)):
+                     dataclasses.replace(GQA, prefix_lens=(200, 3), nodes=64, page_size=16)):
             ours, theirs = Step(self, case, NAME), Step(self, case, "triton")
             self.assertLess(ours.rel_l2(ours.run()), REL_L2_LIMIT)
             self.assertLess(theirs.rel_l2(theirs.run()), 2 * REL_L2_LIMIT)
@@ -153,8 +169,7 @@ class Graph(Served):
         self.check(dataclasses.replace(MLA, prefix_lens=(600, 20, 90), nodes=24))
 
     def test_gqa(self):
-        self.check(dataclasses.replace(MLA, prefix_lens=(600, 20, 90), nodes=24, kv_heads=2,
-                                       key_dim=128, value_dim=128, page_size=16))
+        self.check(dataclasses.replace(GQA, prefix_lens=(600, 20, 90), nodes=24, page_size=16))
 
 
 if __name__ == "__main__":
