@@ -5,8 +5,8 @@
                            [--layers N] [--moves LIST] [--slots N] [--repeat N] [--json FILE]
 
 SGLang moves outside of its graphs. us: median of the time from the call to the end of its work on
-the device, which is idle before; host_us: until the call returns. Both take turns. The bytes of both
-pools are compared after each round; exit code 1 where they differ.
+the device, which is idle before; host_us: until the call returns. Both take turns, and make the same
+moves: the bytes of both pools are compared at the end; exit code 1 where they differ.
 
 The JSON: {"schema": 1, "commit", "device", "sglang", "rows": [{"pool", "layers", "moves", "sglang_us",
 "sglang_host_us", "kdtree_us", "kdtree_host_us"}]}.
@@ -41,13 +41,9 @@ def make_pool(name: str, slots: int, layers: int):
         pool = MHATokenToKVPool(head_num=8, head_dim=128, enable_alt_stream=False,
                                 enable_kv_cache_copy=True, **common)
     generator = torch.Generator("cuda").manual_seed(1)
-    for buffer in buffers_of(pool):
+    for buffer in kv_move.buffers_of(pool):
         buffer.normal_(generator=generator)
     return pool
-
-
-def buffers_of(pool) -> list[torch.Tensor]:
-    return pool.kv_buffer if hasattr(pool, "kv_buffer") else [*pool.k_buffer, *pool.v_buffer]
 
 
 def timed(move, pool, targets, sources) -> tuple[float, float]:
@@ -77,8 +73,9 @@ def measure(name: str, options: argparse.Namespace, moves: int) -> dict:
             result = timed(move, pool, targets, sources)
             if round_ > 0:  # the first compiles
                 times[contender].append(result)
-        if any(not torch.equal(a, b) for a, b in zip(buffers_of(stock), buffers_of(ours))):
-            raise SystemExit(f"error: {name}, {moves} moves: the pools differ in round {round_}")
+    pairs = zip(kv_move.buffers_of(stock), kv_move.buffers_of(ours))
+    if not all(torch.equal(theirs, own) for theirs, own in pairs):
+        raise SystemExit(f"error: {name}, {moves} moves: the pools differ")
     row = {"pool": name, "layers": options.layers, "moves": moves}
     for contender, results in times.items():
         for field, values in zip(("us", "host_us"), zip(*results)):

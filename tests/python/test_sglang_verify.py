@@ -106,7 +106,7 @@ class Moves(unittest.TestCase):
         with mock.patch.dict(os.environ, {"KDTREE_LIBRARY_PATH": "/nowhere"}), \
                 self.assertLogs("kdtree.sglang_ext.kv_move", "ERROR"):
             for _ in range(2):
-                self.assertEqual(kv_move.movable(pool, 8)[1],
+                self.assertEqual(kv_move.unfit(pool, pool.kv_buffer),
                                  "libkdtree_kernels.so cannot be loaded")
 
 

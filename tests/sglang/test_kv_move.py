@@ -16,6 +16,7 @@ support.require_sglang(DEVICE)
 import numpy
 from kdtree.sglang_ext import hooks, kv_move
 from kdtree.sglang_ext.config import DefragConfig
+from kdtree.sglang_ext.kv_move import buffers_of
 from sglang.srt.mem_cache import memory_pool
 
 ORIGINAL = {pool: pool.move_kv_cache
@@ -38,10 +39,6 @@ def mha_pool(layers=3, **sizes):
             size=256, page_size=1, dtype=torch.bfloat16, head_num=2, head_dim=16, layer_num=layers,
             device=DEVICE, enable_memory_saver=False, enable_alt_stream=False,
             enable_kv_cache_copy=DEVICE == "cuda", **sizes)
-
-
-def buffers_of(pool):
-    return pool.kv_buffer if hasattr(pool, "kv_buffer") else [*pool.k_buffer, *pool.v_buffer]
 
 
 def fill(pool, seed):
@@ -174,18 +171,24 @@ class Kernel(unittest.TestCase):
         with mock.patch.object(kv_move.kernels, "kv_move", kernel), mock.patch.object(
                 kv_move.kernels, "row_pointers",
                 lambda buffers: torch.tensor([buffer.data_ptr() for buffer in buffers])):
-            kv_move._move_by_kernel(pool, pool.kv_buffer, targets, sources)
+            kv_move._move_by_kernel(kv_move._rows_of(pool, pool.kv_buffer), pool.kv_buffer,
+                                    targets, sources)
         for ours, wanted in zip(pool.kv_buffer, expected):
             self.assertTrue(torch.equal(ours, wanted))
 
     def test_addresses_are_kept_until_the_buffers_change(self):
         pool, made = mla_pool(), []
         with mock.patch.object(kv_move.kernels, "row_pointers",
-                               lambda buffers: made.append(len(buffers)) or len(made)):
-            for expected in (1, 1):
-                self.assertEqual(kv_move._row_pointers(pool, pool.kv_buffer), expected)
-            pool.kv_buffer = [buffer.clone() for buffer in pool.kv_buffer]
-            self.assertEqual(kv_move._row_pointers(pool, pool.kv_buffer), 2)
+                               lambda buffers: made.append(len(buffers)) or len(made)), \
+                mock.patch.object(kv_move.kernels, "kv_move",
+                                  lambda pointers, *_lists, **_sizes: moved.append(pointers)):
+            moved = []
+            for renew in (False, False, True, False):
+                if renew:
+                    pool.kv_buffer = [buffer.clone() for buffer in pool.kv_buffer]
+                kv_move._move_by_kernel(kv_move._rows_of(pool, pool.kv_buffer), pool.kv_buffer,
+                                        slots_of([1]), slots_of([2]))
+        self.assertEqual(moved, [1, 1, 2, 2])
 
 
 if __name__ == "__main__":
