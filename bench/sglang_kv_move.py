@@ -87,11 +87,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--layers", type=int, default=61)
     parser.add_argument("--moves", type=lambda text: [int(each) for each in text.split(",")],
-                        default=[8, 16, 64, 512])
+                        default=[8, 64, 256, 257, 512])
     parser.add_argument("--slots", type=int, default=4096)
     parser.add_argument("--repeat", type=int, default=30)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    kv_move.SGLANG_MOVES = 0  # from where on ours is the faster one is what is measured
     kv_move.install(DefragConfig(kv_move=True))
     hooks.apply_hooks()
     rows = []

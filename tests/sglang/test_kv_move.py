@@ -90,8 +90,16 @@ class Moves(unittest.TestCase):
         for requests in (1, 3, 8):
             for make in (mla_pool, mha_pool):
                 targets, sources, live = accepted(random, requests, 16)
-                self.check(make(), make(), targets, sources)
+                with mock.patch.object(kv_move, "SGLANG_MOVES", 0):
+                    self.check(make(), make(), targets, sources)
                 self.assertEqual(int(kv_move.live_moves(targets, sources)), live)
+
+    def test_few_rows_of_mha(self):
+        """SGLang's own kernel takes all layers at once, too."""
+        targets, sources, _ = accepted(numpy.random.default_rng(6), 8, 32)
+        self.check(mha_pool(), mha_pool(), targets, sources, moved=0)
+        more = slots_of([0])
+        self.check(mha_pool(), mha_pool(), torch.cat([targets, more]), torch.cat([sources, more]))
 
     def test_overlap_and_duplicates_of_slot_0(self):
         targets = slots_of([5, 6, 7, 8, 0, 0, 0])
@@ -123,7 +131,8 @@ class LeftToSglang(unittest.TestCase):
         with mock.patch.object(kv_move, "move_rows", side_effect=AssertionError):
             calls = []
             before = kv_move.move_counts().get(reason, 0)
-            kv_move._move_kv_cache(lambda *a: calls.append(a), pool, targets, targets)
+            with mock.patch.object(kv_move, "SGLANG_MOVES", 0):
+                kv_move._move_kv_cache(lambda *a: calls.append(a), pool, targets, targets)
         self.assertEqual(len(calls), 1)
         self.assertEqual(kv_move.move_counts()[reason] - before, 1)
 

@@ -34,6 +34,9 @@ CONTRACT = tuple(Touched(path, {"*": ("self", "tgt_loc", "src_loc")}) for path i
 _SCALES = ("k_scale_buffer", "native_k_scale_buffer")
 
 MAX_MOVES = 1024  # kdt_kv_move
+# SGLang's own kernel moves the K and V rows of all layers at once, so many rows at a time: up to
+# there it is the faster one (sglang_kv_move-h200.json).
+SGLANG_MOVES = 256
 _MOVED = "moved"
 
 _counts: Counter[str] = Counter()
@@ -65,6 +68,8 @@ class _Rows:
 def _move_kv_cache(original, pool, tgt_loc: Tensor, src_loc: Tensor):
     moves = tgt_loc.numel()
     if moves == 0:
+        return original(pool, tgt_loc, src_loc)
+    if not _is_mla(pool) and moves <= SGLANG_MOVES:
         return original(pool, tgt_loc, src_loc)
     buffers = buffers_of(pool)
     rows = _rows_of(pool, buffers)
@@ -155,7 +160,7 @@ def live_moves(targets: Tensor, sources: Tensor) -> Tensor:
     import torch
 
     place = torch.arange(1, targets.shape[0] + 1, dtype=torch.int32, device=targets.device)
-    return torch.where((targets != 0) | (sources != 0), place, 0).amax(0, keepdim=True)
+    return (((targets | sources) != 0) * place).amax(0, keepdim=True)
 
 
 def _move_by_kernel(rows: _Rows, buffers: list[Tensor], targets: Tensor, sources: Tensor) -> None:
