@@ -5,10 +5,10 @@ prompt's, and giving a request's back, in a pool half of which is free in pieces
     KDTREE_LIBRARY_PATH=build/cpu PYTHONPATH=WHEEL:python python3 bench/sglang_alloc.py \\
         --slots 4000000 --requests 64 [--device cuda]
 
-Prints medians in microseconds until a call returns; the device is idle when it begins. "step, waits"
-and "prompt, waits": the calls in which best fit read the ids that were freed since the last one. They
-wait for what the device has to do before, here nothing. The kinds take turns, so that what else the
-machine does hits all.
+Prints medians in microseconds until a call returns; the device is idle when it begins. "step,
+waits" and "prompt, waits": the calls in which best fit read the ids that were freed since the last
+one. They wait for what the device has to do before, here nothing. The kinds take turns, so that
+what else the machine does hits all.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@
                            [--layers N] [--moves LIST] [--slots N] [--repeat N] [--json FILE]
 
 SGLang moves outside of its graphs. us: median of the time from the call to the end of its work on
-the device, which is idle before; host_us: until the call returns. Both take turns, and make the same
-moves: the bytes of both pools are compared at the end; exit code 1 where they differ.
+the device, which is idle before; host_us: until the call returns. Both take turns, and make the
+same moves: the bytes of both pools are compared at the end; exit code 1 where they differ.
 
-The JSON: {"schema": 1, "commit", "device", "sglang", "rows": [{"pool", "layers", "moves", "sglang_us",
-"sglang_host_us", "kdtree_us", "kdtree_host_us"}]}.
+The JSON: {"schema": 1, "commit", "device", "sglang", "rows": [{"pool", "layers", "moves",
+"sglang_us", "sglang_host_us", "kdtree_us", "kdtree_host_us"}]}.
 """
 
 from __future__ import annotations

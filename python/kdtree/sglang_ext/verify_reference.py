@@ -24,8 +24,8 @@ def visible_nodes(ancestors: Tensor) -> Tensor:
 
 def attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: StepBatch, *, scale: float,
            logit_cap: float = 0.0, k_scale: float = 1.0, v_scale: float = 1.0) -> Tensor:
-    """softmax(scale * q . k) v over each node's context and ancestors. logit_cap c, unless 0: scores
-    become c * tanh(score / c). k_scale, v_scale: of what the caches hold.
+    """softmax(scale * q . k) v over each node's context and ancestors. logit_cap c, unless 0:
+    scores become c * tanh(score / c). k_scale, v_scale: of what the caches hold.
 
     q [T, heads, key_dim], k_cache [slots, kv_heads, key_dim], v_cache [slots, kv_heads, value_dim];
     float32 [T, heads, value_dim]. A node that sees nothing gives 0.
