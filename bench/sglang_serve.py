@@ -11,7 +11,8 @@ MLA model is made (sglang_serve_model.py) whose text is known beforehand.
     plain        Triton attention, no speculation
     stock        Triton attention, trees of n-grams of what was written before (NGRAM), no plugin
     kdtree       the same with kdtree_verify and KDTREE_DEFRAG_SORT=1
-    kdtree_all   with best fit, batched eviction, extents and the KV move instead of the sort
+    kdtree_move  and KDTREE_KV_MOVE=1 besides
+    kdtree_all   with best fit, batched eviction and extents instead of the sort, and the KV move
 
 A server is NAME or NAME-NODES (nodes of a tree, 16). All start at once on one GPU; then they are
 asked one at a time. A case is CONTEXTxREQUESTSxTOKENS[@SERVER+SERVER...]: its prompts are sent for
@@ -52,8 +53,8 @@ MAX_REQUESTS, POOL_TOKENS, ROW_TOKENS = 4, 100_000, 70_000
 PERIOD, REPEATS = 48, 4  # the cycle that a text ends up in
 FILLER = range(4096, model.VOCABULARY)  # tokens of which no cycle is made
 SORT = {"KDTREE_DEFRAG_SORT": "1"}
-ALL = {"KDTREE_DEFRAG_BESTFIT": "1", "KDTREE_DEFRAG_EVICT": "0.07", "KDTREE_DEFRAG_EXTENT": "64",
-       "KDTREE_KV_MOVE": "1"}
+MOVE = {"KDTREE_KV_MOVE": "1"}
+SLOTS = {"KDTREE_DEFRAG_BESTFIT": "1", "KDTREE_DEFRAG_EVICT": "0.07", "KDTREE_DEFRAG_EXTENT": "64"}
 NO_PLUGIN = {"SGLANG_PLUGINS": "none"}
 
 
@@ -61,7 +62,8 @@ TRITON = ["--attention-backend", "triton"]
 OURS = ["--attention-backend", "kdtree_verify", "--speculative-draft-attention-backend", "triton"]
 KINDS = {  # whether it speculates, its arguments, its environment
     "plain": (False, TRITON, NO_PLUGIN), "stock": (True, TRITON, NO_PLUGIN),
-    "kdtree": (True, OURS, SORT), "kdtree_all": (True, OURS, ALL)}
+    "kdtree": (True, OURS, SORT), "kdtree_move": (True, OURS, SORT | MOVE),
+    "kdtree_all": (True, OURS, SLOTS | MOVE)}
 
 
 @dataclass
