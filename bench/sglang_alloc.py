@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """What SGLang's allocator and ours cost on the host: a speculative step's slots for all requests, a
-prompt's, and giving a request's back, in a pool half of which is free in pieces. CPU tensors; on a
-device SGLang's own list costs kernel launches instead, ours one copy of the ids to it.
+prompt's, and giving a request's back, in a pool half of which is free in pieces.
 
     KDTREE_LIBRARY_PATH=build/cpu PYTHONPATH=WHEEL:python python3 bench/sglang_alloc.py \\
-        --slots 4000000 --requests 64
+        --slots 4000000 --requests 64 [--device cuda]
 
-Prints medians in microseconds. The kinds take turns, so that what else the machine does hits all.
+Prints medians in microseconds until a call returns; the device is idle when it begins. "step,
+waits" and "prompt, waits": the calls in which best fit read the ids that were freed since the last
+one. They wait for what the device has to do before, here nothing. The kinds take turns, so that
+what else the machine does hits all.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import torch
@@ -29,9 +32,9 @@ from kdtree.sglang_ext.best_fit_allocators import best_fit_of
 TOPUP, PROMPT, HELD = 64, 2000, 200  # tokens: an extent, a prompt; pieces that stay in use
 
 
-def fragmented(kind: str, slots: int, seed: int):
+def fragmented(kind: str, slots: int, device: str, seed: int):
     """An allocator of which every other piece of 1 to 2 * HELD slots is free."""
-    allocator = TokenToKVPoolAllocator(slots, torch.bfloat16, "cpu", None, kind == "sorted")
+    allocator = TokenToKVPoolAllocator(slots, torch.bfloat16, device, None, kind == "sorted")
     if kind == "best fit":
         allocator = best_fit_of(allocator)
     taken = allocator.alloc(slots)
@@ -48,16 +51,23 @@ def fragmented(kind: str, slots: int, seed: int):
 
 
 class Kind:
-    def __init__(self, name: str, slots: int, requests: int):
+    def __init__(self, name: str, slots: int, requests: int, device: str):
         self.name = name
         self.requests = requests
-        self.allocator = fragmented(name, slots, 1)
-        self.seconds: dict[str, list[float]] = {"step": [], "prompt": [], "free": []}
+        self.device = device
+        self.allocator = fragmented(name, slots, device, 1)
+        self.seconds: defaultdict[str, list[float]] = defaultdict(list)
 
     def timed(self, what: str, function, *arguments):
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        waits = getattr(self.allocator, "waits", 0)
         begin = time.perf_counter()
         result = function(*arguments)
-        self.seconds[what].append(time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        if getattr(self.allocator, "waits", 0) > waits:
+            what += ", waits"
+        self.seconds[what].append(seconds)
         return result
 
     def turn(self):
@@ -78,27 +88,31 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=4_000_000)
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--turns", type=int, default=300)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    kinds = [Kind(name, arguments.slots, arguments.requests)
+    kinds = [Kind(name, arguments.slots, arguments.requests, arguments.device)
              for name in ("stock", "sorted", "best fit")]
     for _ in range(arguments.turns):
         for kind in kinds:
             kind.turn()
-    rows = [{"kind": kind.name, "what": what, "median_us": 1e6 * statistics.median(times),
-             "mean_us": 1e6 * statistics.fmean(times), "max_us": 1e6 * max(times)}
+    rows = [{"kind": kind.name, "what": what, "calls": len(times),
+             "median_us": 1e6 * statistics.median(times), "mean_us": 1e6 * statistics.fmean(times),
+             "max_us": 1e6 * max(times)}
             for kind in kinds for what, times in kind.seconds.items()]
     for row in rows:
-        print(f"{row['kind']:<10} {row['what']:<8} median {row['median_us']:9.1f} us   "
-              f"mean {row['mean_us']:9.1f}   max {row['max_us']:9.1f}")
+        print(f"{row['kind']:<10} {row['what']:<14} {row['calls']:>5} calls   "
+              f"median {row['median_us']:9.1f} us   mean {row['mean_us']:9.1f}   "
+              f"max {row['max_us']:9.1f}")
     if arguments.json:
         commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True,
                                 text=True, cwd=Path(__file__).parent, check=False).stdout.strip()
         arguments.json.write_text(json.dumps({
-            "schema": 1, "commit": commit, "sglang": contract.installed_version(), "slots": arguments.slots,
-            "requests": arguments.requests, "topup": TOPUP, "prompt": PROMPT, "rows": rows},
-            indent=1) + "\n")
+            "schema": 1, "commit": commit, "sglang": contract.installed_version(),
+            "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
+            "slots": arguments.slots, "requests": arguments.requests, "topup": TOPUP,
+            "prompt": PROMPT, "rows": rows}, indent=1) + "\n")
     return 0
 
 

@@ -12,19 +12,21 @@ and this package, KDTREE_LIBRARY_PATH our CUDA library.
                     batch, once; the plan, once; attention of every layer. Random trees.
     sglang_extend   extend_attention_fwd with the same tree mask: what stock SGLang runs on CUDA
     sglang_verify   verify_shared_kv_fwd, a causal chain of as many nodes: stock SGLang has it for
-                    chains on another vendor's GPU (0.5.18 and later)
+                    chains on another vendor's GPU (0.5.18 and later). Up to 16 nodes: it keeps all
+                    rows in one tile, and at 32 Triton compiles its two kernels for 48 s
 
-A step is captured in a CUDA graph; the graphs of a case are replayed in turn. step_us: median of
---repeat replays; layer_us: that of a graph of the layers alone (kdtree: without the batch and the
-plan), by their number; ratio: the median over the rounds of their step by ours of the same round.
-rel_l2: the first layer against the plain reference; exit code 1 where it is above 5e-3.
+A step is captured in a CUDA graph; the graphs of a case are replayed in turn, --repeat times, or
+less often (3 times at least) where that would take longer than 4 s. step_us: the median; layer_us:
+that of a graph of the layers alone (kdtree: without the batch and the plan), by their number;
+ratio: the median over the rounds of their step by ours of the same round. rel_l2: the first layer
+against the plain reference; exit code 1 where it is above 5e-3.
 
 --device cpu --small runs all of it where there is no GPU (reference and interpreted kernels, no
 graphs): its times say nothing.
 
 The JSON: {"schema": 1, "commit", "device", "torch", "triton", "sglang", "rows": [{"contender",
-"mask", "heads", "nodes", "context", "requests", "layers", "page_size", "step_us", "min_step_us",
-"layer_us", "ratio" (null for ours), "rel_l2"}], "absent": {contender: reason}}.
+"mask", "heads", "nodes", "context", "requests", "layers", "page_size", "rounds", "step_us",
+"min_step_us", "layer_us", "ratio" (null for ours), "rel_l2"}], "absent": {contender: reason}}.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ from sglang_files import kernel_module  # noqa: E402
 LATENT, DIM = 512, 576
 SCALE = 192**-0.5  # a query head of the model has 128 + 64 values before absorption
 REL_L2_LIMIT = 5e-3
-WARM_UPS = 3
+MIN_ROUNDS = 3
+CASE_US = 4e6  # of a case's rounds, about
 INTERPRETED = torch.float32  # Triton's interpreter computes nonsense in bfloat16
 TREE, CHAIN = "tree", "chain"
 
@@ -129,6 +132,8 @@ class Contender:
 
     name = ""
     mask = TREE
+    begins_steps = False  # begin() does something
+    max_nodes = 128
 
     def prepare(self, data: Data) -> None:
         self.data = data
@@ -137,6 +142,11 @@ class Contender:
         self.outs = [torch.full(shape, torch.nan, dtype=data.dtype, device=device)
                      for _ in range(case.layers)]
         self.calls = [data.call(i, out, self.mask) for i, out in enumerate(self.outs)]
+
+    def forget(self) -> None:
+        """What it holds of a case."""
+        for name in ("data", "outs", "calls", "rows", "values", "buffers", "attention"):
+            self.__dict__.pop(name, None)
 
     def begin(self) -> None:
         pass
@@ -155,6 +165,7 @@ class Contender:
 
 class Kdtree(Contender):
     name = "kdtree"
+    begins_steps = True
 
     def prepare(self, data: Data) -> None:
         super().prepare(data)
@@ -166,7 +177,6 @@ class Kdtree(Contender):
         refusal = refuse_call(self.calls[0]) or self.attention.refuse(self.calls[0])
         if refusal is not None:
             raise SystemExit(f"error: kdtree_verify refuses: {refusal.value}")
-        self.step()
 
     def begin(self) -> None:
         batch = self.buffers.fill(self.calls[0], self.data.out_cache_loc)
@@ -179,19 +189,20 @@ class Kdtree(Contender):
 class Sglang(Contender):
     """A function of SGLang's with the seam's arguments."""
 
-    def __init__(self, name: str, mask: str, module: str, function: str):
-        self.name, self.mask = name, mask
+    def __init__(self, name: str, mask: str, max_nodes: int, module: str, function: str):
+        self.name, self.mask, self.max_nodes = name, mask, max_nodes
         self._attend = getattr(kernel_module(module), function)
 
     def prepare(self, data: Data) -> None:
         super().prepare(data)
         # SGLang hands over the new rows beside the cache.
         self.rows = [cache[data.out_cache_loc] for cache in data.caches]
+        self.values = [rows[..., :LATENT].contiguous() for rows in self.rows]
 
     def layer(self, layer: int) -> None:
-        call, rows = self.calls[layer], self.rows[layer]
+        call = self.calls[layer]
         done = self._attend(
-            call.q, rows, rows[..., :LATENT].contiguous(), call.out, call.k_buffer, call.v_buffer,
+            call.q, self.rows[layer], self.values[layer], call.out, call.k_buffer, call.v_buffer,
             call.qo_indptr, call.kv_indptr, call.kv_indices, call.custom_mask, call.causal,
             call.mask_indptr, call.nodes, 1.0, 1.0, sm_scale=call.scale)
         if done is False:
@@ -201,8 +212,8 @@ class Sglang(Contender):
 def contenders_here() -> tuple[list[Contender], dict[str, str]]:
     here: list[Contender] = [Kdtree()]
     absent = {}
-    for arguments in (("sglang_extend", TREE, "extend_attention", "extend_attention_fwd"),
-                      ("sglang_verify", CHAIN, "verify_mla", "verify_shared_kv_fwd")):
+    for arguments in (("sglang_extend", TREE, 128, "extend_attention", "extend_attention_fwd"),
+                      ("sglang_verify", CHAIN, 16, "verify_mla", "verify_shared_kv_fwd")):
         try:
             here.append(Sglang(*arguments))
         except (ImportError, AttributeError) as error:
@@ -210,24 +221,38 @@ def contenders_here() -> tuple[list[Contender], dict[str, str]]:
     return here, absent
 
 
+def fitting(contenders: list[Contender], case: Case) -> list[Contender]:
+    return [contender for contender in contenders if case.nodes <= contender.max_nodes]
+
+
+def drop_unfit(contenders: list[Contender], absent: dict[str, str], cases: list[Case],
+               device: str) -> None:
+    """Runs a layer of each kind of tree, which compiles it; SGLang's that cannot are absent."""
+    for case in cases:
+        data = Data(case, device)
+        for contender in fitting(contenders, case):
+            try:
+                contender.prepare(data)
+                contender.begin()
+                contender.layer(0)
+            except Exception as error:  # Triton raises several kinds
+                if isinstance(contender, Kdtree):
+                    raise
+                contenders.remove(contender)
+                absent[contender.name] = f"{case.nodes} nodes: {error}"
+            contender.forget()
+
+
 class Timer:
-    """Times a function, on CUDA as a captured graph."""
+    """Times a function that was called before, on CUDA as a captured graph."""
 
     def __init__(self, function, device: str):
         self._run, self._cuda = function, device == "cuda"
-        if not self._cuda:
-            return
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            function()
-        torch.cuda.current_stream().wait_stream(side)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            function()
-        self._run = self._graph.replay
-        for _ in range(WARM_UPS):
-            self._run()
+        if self._cuda:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                function()
+            self._run = self._graph.replay
 
     def us(self) -> float:
         if not self._cuda:
@@ -247,38 +272,59 @@ def rel_l2(contender: Contender, data: Data) -> float:
     call = contender.calls[0]
     batch = StepBuffers(data.case.requests, data.case.context, call.q.device).fill(
         call, data.out_cache_loc)
-    want = verify_reference.attend(call.q, call.k_buffer, call.v_buffer, batch, call.scale)
+    want = verify_reference.attend(call.q, call.k_buffer, call.v_buffer, batch, scale=call.scale)
     return ((call.out.float() - want).norm() / want.norm()).item()
+
+
+class Running:
+    """A contender's times of a case."""
+
+    def __init__(self, contender: Contender, data: Data, device: str):
+        self.contender = contender
+        contender.prepare(data)
+        contender.begin()
+        contender.layer(0)  # compiles; no more, since a step of some takes seconds
+        contender.outs[0].fill_(torch.nan)  # what is compared has to come from the graph
+        self._step = Timer(contender.step, device)
+        self._layers = Timer(contender.layers, device) if contender.begins_steps else None
+        self.round_us = self._time()[0] * (2 if contender.begins_steps else 1)
+        self.step_us: list[float] = []
+        self.layers_us: list[float] = []
+
+    def _time(self) -> tuple[float, float]:
+        step_us = self._step.us()
+        return step_us, self._layers.us() if self._layers else step_us
+
+    def turn(self) -> None:
+        step_us, layers_us = self._time()
+        self.step_us.append(step_us)
+        self.layers_us.append(layers_us)
 
 
 def measure(case: Case, contenders: list[Contender], repeat: int, device: str) -> list[dict]:
     data = Data(case, device)
-    running, rows = [], []
-    for contender in contenders:
-        contender.prepare(data)
-        timers = Timer(contender.step, device), Timer(contender.layers, device)
-        timers[0].us()
-        running.append((contender, *timers, [], []))
-    for round_ in range(repeat):
+    running = [Running(contender, data, device) for contender in fitting(contenders, case)]
+    rounds = int(CASE_US / sum(each.round_us for each in running))
+    rounds = min(repeat, max(rounds, MIN_ROUNDS))
+    for round_ in range(rounds):
         # The order turns, so that nobody always follows the same one.
         shift = round_ % len(running)
-        for _, step, layers, step_us, layers_us in running[shift:] + running[:shift]:
-            step_us.append(step.us())
-            layers_us.append(layers.us())
-    ours = running[0][3]
-    for contender, _, _, step_us, layers_us in running:
-        ratio = statistics.median(theirs / own for theirs, own in zip(step_us, ours))
+        for each in running[shift:] + running[:shift]:
+            each.turn()
+    ours, rows = running[0].step_us, []
+    for each in running:
+        contender = each.contender
+        ratio = statistics.median(theirs / own for theirs, own in zip(each.step_us, ours))
         rows.append({
-            "contender": contender.name, "mask": contender.mask, **vars(case),
-            "step_us": round(statistics.median(step_us), 1),
-            "min_step_us": round(min(step_us), 1),
-            "layer_us": round(statistics.median(layers_us) / case.layers, 2),
+            "contender": contender.name, "mask": contender.mask, **vars(case), "rounds": rounds,
+            "step_us": round(statistics.median(each.step_us), 1),
+            "min_step_us": round(min(each.step_us), 1),
+            "layer_us": round(statistics.median(each.layers_us) / case.layers, 2),
             "ratio": None if contender.name == "kdtree" else round(ratio, 3),
             "rel_l2": float(f"{rel_l2(contender, data):.3g}"),
         })
-    for contender in contenders:  # what it holds of this case
-        for name in ("data", "outs", "calls", "rows", "buffers", "attention"):
-            contender.__dict__.pop(name, None)
+    for contender in contenders:
+        contender.forget()
     return rows
 
 
@@ -340,15 +386,17 @@ def main(arguments: list[str]) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("error: a CUDA device is needed, or --device cpu --small", file=sys.stderr)
         return 1
+    base = Case(heads=options.heads, nodes=0, context=0, requests=options.requests,
+                layers=options.layers, page_size=options.page_size)
     contenders, absent = contenders_here()
+    drop_unfit(contenders, absent, [replace(base, nodes=nodes, context=64, layers=1)
+                                    for nodes in options.nodes], options.device)
     report = {**header(options.device), "absent": absent}
     for name, reason in absent.items():
         print(f"{name}: not here: {reason}")
     print(f"{'T':>4}{'context':>8}  {'':<15}{'mask':<7}{'us a layer':>11}{'us a step':>12}"
           f"{'min':>12}{'ratio':>8}{'rel L2':>10}")
     right = True
-    base = Case(heads=options.heads, nodes=0, context=0, requests=options.requests,
-                layers=options.layers, page_size=options.page_size)
     for nodes in options.nodes:
         for context in options.contexts:
             rows = measure(replace(base, nodes=nodes, context=context), contenders, options.repeat,

@@ -12,12 +12,14 @@ REQUIREMENTS=$kd_root/tools/sglang_requirements.txt
 usage() {
     cat <<END
 usage: tools/sglang_env.sh [VERSION...]
+       tools/sglang_env.sh --test VERSION
 
 Makes a Python environment with torch and what SGLang imports, and unpacks SGLang's wheels, below
 \$KDTREE_CACHE/sglang (default: ~/.cache/kdtree/sglang): about 4 minutes and 3.3 GB the first time,
 nothing afterwards. Versions: ${VERSIONS[*]} (default: all of them).
+--test: every tests/sglang/test_*.py with a version that is there already.
 
-It needs Python 3.11 and network access. Where no CUDA 13 toolkit is installed, torch comes with its
+It needs Python 3.11 and network access; what could not be downloaded after three tries is named. Where no CUDA 13 toolkit is installed, torch comes with its
 own CUDA libraries, 2 GB more.
 END
 }
@@ -39,16 +41,22 @@ kd_sglang_check() {
     done
 }
 
-# kd_pip WHAT ARGUMENT...: pip of the environment; the end of its output if it fails.
+# kd_pip WHAT ARGUMENT...: pip of the environment, tried three times; the end of its output if it fails.
 kd_pip() {
-    local what=$1 log status=0
+    local what=$1 log pause
     shift
     log=$(mktemp)
     kd_say "SGLang environment: $what ..."
-    kd_quiet "$log" "$(kd_sglang_python)" -m pip --disable-pip-version-check "$@" || status=$?
-    ((status == 0)) || tail -n 15 -- "$log" >&2
+    for pause in 10 30 0; do
+        if kd_quiet "$log" "$(kd_sglang_python)" -m pip --disable-pip-version-check "$@"; then
+            rm -f -- "$log"
+            return 0
+        fi
+        sleep "$pause"
+    done
+    tail -n 15 -- "$log" >&2
     rm -f -- "$log"
-    ((status == 0)) || kd_die "pip could not install $what (network? disk: $(kd_sglang_cache))"
+    kd_die "pip could not install $what (network? disk: $(kd_sglang_cache))"
 }
 
 # kd_sglang_venv: made anew if it was interrupted or its pins have changed.
@@ -58,12 +66,11 @@ kd_sglang_venv() {
     stamp=$cache/venv/.pins
     pins="${TORCH[*]} ${TORCH_EXTRAS[*]} $(sha256sum <"$REQUIREMENTS")"
     [[ $(cat -- "$stamp" 2>/dev/null) != "$pins" ]] || return 0
-    command -v python3.11 >/dev/null ||
-        kd_die "the tests' pins are for Python 3.11, which is not installed (Debian: python3.11-venv)"
+    # The pins are for 3.11.
+    python3.11 -c 'import ensurepip' 2>/dev/null || kd_ensure_packages python3.11-venv
     rm -rf -- "$cache/venv"
     mkdir -p -- "$cache"
-    python3.11 -m venv "$cache/venv" ||
-        kd_die "python3.11 -m venv failed (Debian: apt-get install python3.11-venv)"
+    python3.11 -m venv "$cache/venv" || kd_die "python3.11 -m venv $cache/venv failed"
     if kd_find_nvcc >/dev/null; then
         kd_pip "torch (0.9 GB)" install --no-deps "${TORCH[@]}" "${TORCH_EXTRAS[@]}"
     else
@@ -96,26 +103,35 @@ kd_sglang_environment() {
     for version in "$@"; do kd_sglang_wheel "$version"; done
 }
 
-# kd_sglang_tests [VERSION...]: every tests/sglang/test_*.py with each version; fails at the end.
+# kd_sglang_test VERSION: every tests/sglang/test_*.py; their output at the end, in one piece.
+kd_sglang_test() {
+    local version=$1 script failed=() cache log
+    cache=$(kd_sglang_cache)
+    log=$(mktemp)
+    for script in "$kd_root"/tests/sglang/test_*.py; do
+        printf 'SGLang %s: %s\n' "$version" "$(basename -- "$script" .py)"
+        PYTHONPATH=$cache/$version:$kd_root/python KDTREE_LIBRARY_PATH=$kd_root/build/cpu \
+            "$(kd_sglang_python)" "$script" || failed+=("$(basename -- "$script")")
+    done >"$log" 2>&1
+    cat -- "$log"
+    rm -f -- "$log"
+    ((${#failed[@]} == 0)) || kd_die "failed with SGLang $version: ${failed[*]}"
+}
+
+# kd_sglang_tests [VERSION...]: as many versions at a time as there are cores.
 kd_sglang_tests() {
-    local version script failed=() cache
     (($#)) || set -- "${VERSIONS[@]}"
     kd_sglang_environment "$@"
-    cache=$(kd_sglang_cache)
-    for version in "$@"; do
-        for script in "$kd_root"/tests/sglang/test_*.py; do
-            kd_say "SGLang $version: $(basename -- "$script" .py) ..."
-            PYTHONPATH=$cache/$version:$kd_root/python KDTREE_LIBRARY_PATH=$kd_root/build/cpu \
-                "$(kd_sglang_python)" "$script" || failed+=("$version/$(basename -- "$script")")
-        done
-    done
-    ((${#failed[@]} == 0)) || kd_die "failed with SGLang: ${failed[*]}"
+    kd_say "testing inside SGLang $* ..."
+    printf '%s\0' "$@" | xargs -0 -n 1 -P "$(nproc)" "$kd_root/tools/sglang_env.sh" --test ||
+        kd_die "the plugin's tests failed"
     kd_say "SGLang: all tests passed with $*"
 }
 
 if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
     case ${1-} in
     -h | --help) usage ;;
+    --test) kd_sglang_check "${2-}" && kd_sglang_test "$2" ;;
     *) kd_sglang_environment "$@" && kd_say "SGLang environment: $(kd_sglang_cache)" ;;
     esac
 fi

@@ -121,6 +121,25 @@ class ScriptTest(unittest.TestCase):
             if status:
                 self.assertIn(f"is version {release}, 13.0 or newer is needed", result.stderr)
 
+    def test_downloads_for_sglang_are_tried_three_times(self):
+        shutil.copy(ROOT / "tools" / "sglang_env.sh", self.setup.parent)
+        self.stand_in("sleep", "")
+        python = self.folder / "sglang" / "venv" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        for failures, code, message in (
+            (2, 0, ""), (9, 1, f"no route\nerror: pip could not install torch (network? disk: "
+                               f"{self.folder}/sglang)\n")):
+            python.write_text(f'#!/bin/bash\necho "pip $*" >>"{self.log}"; echo no route\n'
+                              f'(($(grep -c "^pip" "{self.log}") > {failures}))\n')
+            python.chmod(0o755)
+            self.log.write_text("")
+            result = self.bash(f'KDTREE_CACHE="{self.folder}"; '
+                               f'source "{self.setup.parent}/sglang_env.sh"; '
+                               'kd_pip torch install torch==2')
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertEqual(result.stderr, "SGLang environment: torch ...\n" + message)
+            self.assertEqual(len(self.logged("pip")), 3)
+
     def test_help_and_unknown_options_do_no_work(self):
         environment = {**os.environ, "PATH": f"{self.bin}:/usr/bin:/bin"}
         self.stand_in("dpkg-query", "exit 1")

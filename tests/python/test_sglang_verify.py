@@ -29,19 +29,26 @@ CALL = VerifyCall(
     mask_indptr=Tensor("int64", 3), nodes=4, k_descale=1.0, v_descale=1.0, scale=0.1)
 
 
+SHARED = Tensor("float8_e4m3fn", 100, 1, 576)
+FP8 = {"k_buffer": SHARED, "v_buffer": Tensor("float8_e4m3fn", 100, 1, 512)}
+
+
 class Calls(unittest.TestCase):
     def test_served(self):
         self.assertIsNone(refuse_call(CALL))
         self.assertIsNone(refuse_call(replace(CALL, custom_mask=None)))
         self.assertIsNone(refuse_call(replace(CALL, causal=False)))
+        self.assertIsNone(refuse_call(replace(CALL, logit_cap=30.0)))
+        self.assertIsNone(refuse_call(replace(CALL, **FP8, k_descale=0.5, v_descale=0.25)))
 
     def test_refused(self):
         for changes, refusal in (
-                ({"logit_cap": 30.0}, Refusal.LOGIT_CAP), ({"sinks": 1}, Refusal.SINKS),
+                ({"sinks": 1}, Refusal.SINKS),
                 ({"sliding_window_size": 128}, Refusal.WINDOW),
                 ({"xai_temperature_len": 1}, Refusal.XAI_TEMPERATURE),
                 ({"causal": False, "custom_mask": None}, Refusal.NOT_CAUSAL),
                 ({"k_descale": 2.0}, Refusal.KV_SCALE), ({"nodes": 129}, Refusal.NODES),
+                ({"k_buffer": SHARED, "v_buffer": SHARED, "v_descale": 0.5}, Refusal.KV_SCALE),
                 ({"nodes": 5}, Refusal.RAGGED),
                 ({"q": bf16(0, 16, 576), "qo_indptr": Tensor("int32", 1)}, Refusal.REQUESTS),
                 ({"k_buffer": bf16(100, 64, 1, 576)}, Refusal.LAYOUT),
@@ -99,7 +106,7 @@ class Moves(unittest.TestCase):
         with mock.patch.dict(os.environ, {"KDTREE_LIBRARY_PATH": "/nowhere"}), \
                 self.assertLogs("kdtree.sglang_ext.kv_move", "ERROR"):
             for _ in range(2):
-                self.assertEqual(kv_move.movable(pool, 8)[1],
+                self.assertEqual(kv_move.unfit(pool, pool.kv_buffer),
                                  "libkdtree_kernels.so cannot be loaded")
 
 

@@ -1,45 +1,54 @@
-"""KDTREE_KV_MOVE: rows of all layers at once, against SGLang's own copies, on the CPU."""
+"""KDTREE_KV_MOVE: rows of all layers at once, against SGLang's own copies; by the CUDA kernel where
+there is a GPU and libkdtree_kernels.so."""
 
 import unittest
 from unittest import mock
 
 import verify_support as support
 
-support.require_sglang()
+support.require_torch()
+
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+support.require_sglang(DEVICE)
 
 import numpy
-import torch
 from kdtree.sglang_ext import hooks, kv_move
 from kdtree.sglang_ext.config import DefragConfig
+from kdtree.sglang_ext.kv_move import buffers_of
 from sglang.srt.mem_cache import memory_pool
 
 ORIGINAL = {pool: pool.move_kv_cache
             for pool in (memory_pool.MLATokenToKVPool, memory_pool.MHATokenToKVPool)}
 kv_move.install(DefragConfig(kv_move=True))
 hooks.apply_hooks()
+# SGLang's Triton kernel for MHA needs a GPU.
+NATIVE_MOVE = {"SGLANG_NATIVE_MOVE_KV_CACHE": "1"} if DEVICE == "cpu" else {}
 
 
 def mla_pool(dtype=torch.bfloat16, layers=5, page_size=1):
     return memory_pool.MLATokenToKVPool(
         size=256, page_size=page_size, dtype=dtype, kv_lora_rank=32, qk_rope_head_dim=16,
-        layer_num=layers, device="cpu", enable_memory_saver=False)
+        layer_num=layers, device=DEVICE, enable_memory_saver=False)
 
 
 def mha_pool(layers=3, **sizes):
-    with mock.patch.dict("os.environ", {"SGLANG_NATIVE_MOVE_KV_CACHE": "1"}):
+    with mock.patch.dict("os.environ", NATIVE_MOVE):
         return memory_pool.MHATokenToKVPool(
             size=256, page_size=1, dtype=torch.bfloat16, head_num=2, head_dim=16, layer_num=layers,
-            device="cpu", enable_memory_saver=False, enable_alt_stream=False, **sizes)
-
-
-def buffers_of(pool):
-    return pool.kv_buffer if hasattr(pool, "kv_buffer") else [*pool.k_buffer, *pool.v_buffer]
+            device=DEVICE, enable_memory_saver=False, enable_alt_stream=False,
+            enable_kv_cache_copy=DEVICE == "cuda", **sizes)
 
 
 def fill(pool, seed):
     generator = torch.Generator().manual_seed(seed)
     for buffer in buffers_of(pool):
         buffer.copy_(torch.randn(buffer.shape, generator=generator))
+
+
+def slots_of(values):
+    return torch.tensor(values, dtype=torch.int64, device=DEVICE)
 
 
 def accepted(random, requests, step):
@@ -52,7 +61,7 @@ def accepted(random, requests, step):
         targets += list(row[: len(kept)])
         sources += list(row[kept])
     padding = [0] * (requests * step - len(targets))
-    return torch.tensor(targets + padding), torch.tensor(sources + padding), len(targets)
+    return slots_of(targets + padding), slots_of(sources + padding), len(targets)
 
 
 class Moves(unittest.TestCase):
@@ -68,7 +77,7 @@ class Moves(unittest.TestCase):
 
     def setUp(self):
         # Read when the original moves, in 0.5.14 and 0.5.15.
-        patch = mock.patch.dict("os.environ", {"SGLANG_NATIVE_MOVE_KV_CACHE": "1"})
+        patch = mock.patch.dict("os.environ", NATIVE_MOVE)
         patch.start()
         self.addCleanup(patch.stop)
 
@@ -81,40 +90,49 @@ class Moves(unittest.TestCase):
         for requests in (1, 3, 8):
             for make in (mla_pool, mha_pool):
                 targets, sources, live = accepted(random, requests, 16)
-                self.check(make(), make(), targets, sources)
+                with mock.patch.object(kv_move, "SGLANG_MOVES", 0):
+                    self.check(make(), make(), targets, sources)
                 self.assertEqual(int(kv_move.live_moves(targets, sources)), live)
 
+    def test_few_rows_of_mha(self):
+        """SGLang's own kernel takes all layers at once, too."""
+        targets, sources, _ = accepted(numpy.random.default_rng(6), 8, 32)
+        self.check(mha_pool(), mha_pool(), targets, sources, moved=0)
+        more = slots_of([0])
+        self.check(mha_pool(), mha_pool(), torch.cat([targets, more]), torch.cat([sources, more]))
+
     def test_overlap_and_duplicates_of_slot_0(self):
-        targets = torch.tensor([5, 6, 7, 8, 0, 0, 0])
-        sources = torch.tensor([5, 7, 8, 5, 0, 0, 0])
+        targets = slots_of([5, 6, 7, 8, 0, 0, 0])
+        sources = slots_of([5, 7, 8, 5, 0, 0, 0])
         self.check(mla_pool(), mla_pool(), targets, sources)
         self.assertEqual(int(kv_move.live_moves(targets, sources)), 4)
 
     def test_padding_alone(self):
-        zeros = torch.zeros(6, dtype=torch.int64)
+        zeros = slots_of([0] * 6)
         self.check(mla_pool(), mla_pool(), zeros, zeros)
         self.assertEqual(kv_move.live_moves(zeros, zeros).tolist(), [0])
 
     def test_all_moves_are_live(self):
-        moves = torch.arange(1, 9)
+        moves = slots_of(list(range(1, 9)))
         self.assertEqual(kv_move.live_moves(moves, moves.flip(0)).tolist(), [8])
 
     def test_nothing(self):
-        empty = torch.zeros(0, dtype=torch.int64)
+        empty = slots_of([])
         self.check(mla_pool(), mla_pool(), empty, empty, moved=0)
 
     def test_two_dimensional_lists_and_pages(self):
-        targets, sources = torch.tensor([[17, 18], [33, 0]]), torch.tensor([[18, 31], [40, 0]])
+        targets, sources = slots_of([[17, 18], [33, 0]]), slots_of([[18, 31], [40, 0]])
         self.check(mla_pool(page_size=16), mla_pool(page_size=16), targets, sources)
 
 
 class LeftToSglang(unittest.TestCase):
     def check(self, pool, reason, moves=3):
-        targets = torch.arange(1, moves + 1) % 200
+        targets = slots_of(list(range(1, moves + 1))) % 200
         with mock.patch.object(kv_move, "move_rows", side_effect=AssertionError):
             calls = []
             before = kv_move.move_counts().get(reason, 0)
-            kv_move._move_kv_cache(lambda *a: calls.append(a), pool, targets, targets)
+            with mock.patch.object(kv_move, "SGLANG_MOVES", 0):
+                kv_move._move_kv_cache(lambda *a: calls.append(a), pool, targets, targets)
         self.assertEqual(len(calls), 1)
         self.assertEqual(kv_move.move_counts()[reason] - before, 1)
 
@@ -149,8 +167,7 @@ class Kernel(unittest.TestCase):
         pool = mla_pool()
         fill(pool, 4)
         expected = [buffer.clone() for buffer in pool.kv_buffer]
-        targets = torch.tensor([9, 10, 0, 0])
-        sources = torch.tensor([10, 12, 0, 0])
+        targets, sources = slots_of([9, 10, 0, 0]), slots_of([10, 12, 0, 0])
         kv_move.move_rows(expected, targets, sources)
 
         def kernel(pointers, from_slots, to_slots, *, row_bytes, slot_stride_bytes, move_count):
@@ -163,18 +180,24 @@ class Kernel(unittest.TestCase):
         with mock.patch.object(kv_move.kernels, "kv_move", kernel), mock.patch.object(
                 kv_move.kernels, "row_pointers",
                 lambda buffers: torch.tensor([buffer.data_ptr() for buffer in buffers])):
-            kv_move._move_by_kernel(pool, pool.kv_buffer, targets, sources)
+            kv_move._move_by_kernel(kv_move._rows_of(pool, pool.kv_buffer), pool.kv_buffer,
+                                    targets, sources)
         for ours, wanted in zip(pool.kv_buffer, expected):
             self.assertTrue(torch.equal(ours, wanted))
 
     def test_addresses_are_kept_until_the_buffers_change(self):
         pool, made = mla_pool(), []
         with mock.patch.object(kv_move.kernels, "row_pointers",
-                               lambda buffers: made.append(len(buffers)) or len(made)):
-            for expected in (1, 1):
-                self.assertEqual(kv_move._row_pointers(pool, pool.kv_buffer), expected)
-            pool.kv_buffer = [buffer.clone() for buffer in pool.kv_buffer]
-            self.assertEqual(kv_move._row_pointers(pool, pool.kv_buffer), 2)
+                               lambda buffers: made.append(len(buffers)) or len(made)), \
+                mock.patch.object(kv_move.kernels, "kv_move",
+                                  lambda pointers, *_lists, **_sizes: moved.append(pointers)):
+            moved = []
+            for renew in (False, False, True, False):
+                if renew:
+                    pool.kv_buffer = [buffer.clone() for buffer in pool.kv_buffer]
+                kv_move._move_by_kernel(kv_move._rows_of(pool, pool.kv_buffer), pool.kv_buffer,
+                                        slots_of([1]), slots_of([2]))
+        self.assertEqual(moved, [1, 1, 2, 2])
 
 
 if __name__ == "__main__":

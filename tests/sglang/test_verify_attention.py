@@ -1,5 +1,6 @@
 """The backend kdtree_verify on a real SGLang, on the CPU: its own test kit and random trees."""
 
+import dataclasses
 import logging
 import unittest
 from unittest import mock
@@ -173,6 +174,27 @@ class Trees(Served):
             step = Step(self, case, NAME)
             torch.testing.assert_close(step.run().double(), step.expected(), atol=2e-2, rtol=2**-8)
         self.check_counts(2)
+
+    def test_logit_cap(self):
+        for case in (Case(prefix_lens=(40, 3), nodes=9, logit_cap=1.5, seed=14),
+                     Case(prefix_lens=(40, 3), nodes=9, heads=4, kv_heads=2, key_dim=32,
+                          value_dim=32, logit_cap=1.5, seed=15)):
+            step = Step(self, case, NAME)
+            torch.testing.assert_close(step.run().double(), step.expected(), atol=2e-5, rtol=2e-5)
+        self.check_counts(2)
+
+    def test_fp8_caches(self):
+        """All rows as the cache has them, the new ones too."""
+        gqa = Case(prefix_lens=(40, 3), nodes=9, heads=4, kv_heads=2, key_dim=32, value_dim=32,
+                   fp8_cache=True, seed=17)
+        for case in (Case(prefix_lens=(40, 3), nodes=9, fp8_cache=True, seed=16),
+                     Case(prefix_lens=(40, 3), nodes=9, fp8_cache=True, kv_scales=(0.5, 0.5)),
+                     gqa, dataclasses.replace(gqa, kv_scales=(0.5, 0.25))):
+            with self.subTest(case=case):
+                step = Step(self, case, NAME)
+                torch.testing.assert_close(step.run().double(), step.expected(), atol=2e-5,
+                                           rtol=2e-5)
+        self.check_counts(4)
 
     def test_as_sglang(self):
         """The same step by SGLang's own kernel, interpreted."""

@@ -76,14 +76,19 @@ class PlayedKernels:
     def attn_plan(self, shape, batch, workspace):
         self.calls.append(("plan", shape, workspace))
 
-    def attn_verify_mla(self, shape, batch, q_latent, q_rope, kv, out, workspace, *, scale):
+    def attn_verify_mla(self, shape, batch, q_latent, q_rope, kv, out, workspace, *, scale,
+                        logit_cap, kv_scale):
         self.calls.append(("mla", shape, workspace))
         q = torch.cat([q_latent, q_rope], dim=2)
-        out.copy_(verify_reference.attend(q, kv, kv[..., :512], batch, scale))
+        out.copy_(verify_reference.attend(q, kv, kv[..., :512], batch, scale=scale,
+                                          logit_cap=logit_cap, k_scale=kv_scale,
+                                          v_scale=kv_scale))
 
-    def attn_verify_gqa(self, shape, batch, q, k, v, out, workspace, *, scale):
+    def attn_verify_gqa(self, shape, batch, q, k, v, out, workspace, *, scale, logit_cap,
+                        k_scale, v_scale):
         self.calls.append(("gqa", shape, workspace))
-        out.copy_(verify_reference.attend(q, k, v, batch, scale))
+        out.copy_(verify_reference.attend(q, k, v, batch, scale=scale, logit_cap=logit_cap,
+                                          k_scale=k_scale, v_scale=v_scale))
 
 
 class Wiring(unittest.TestCase):
@@ -105,7 +110,8 @@ class Wiring(unittest.TestCase):
                     attention.attend(call)
                     torch.testing.assert_close(
                         call.out.float(),
-                        verify_reference.attend(call.q, call.k_buffer, call.v_buffer, batch, 0.1),
+                        verify_reference.attend(call.q, call.k_buffer, call.v_buffer, batch,
+                                                scale=0.1),
                         atol=2e-2, rtol=2**-7)
         self.assertEqual([call[0] for call in played.calls],
                          ["workspace", "workspace"]
@@ -137,8 +143,12 @@ class Wiring(unittest.TestCase):
     def test_dtypes(self):
         for dtype in (torch.float16, torch.float32):
             self.check(mla_call(dtype=dtype), Refusal.DTYPE)
-        fp8 = torch.zeros(SLOTS, 1, 576).to(torch.float8_e4m3fn)
-        self.check(mla_call(k_buffer=fp8, v_buffer=fp8[..., :512]), Refusal.DTYPE)
+        for dtype, refusal in ((torch.float8_e4m3fn, None), (torch.float8_e5m2, Refusal.DTYPE)):
+            rows = torch.zeros(SLOTS, 1, 576).to(dtype)
+            self.check(mla_call(k_buffer=rows, v_buffer=rows[..., :512]), refusal)
+            k, v = (torch.zeros(SLOTS, 2, 128).to(dtype) for _ in range(2))
+            self.check(gqa_call(k_buffer=k, v_buffer=v), refusal)
+        self.check(gqa_call(k_buffer=k.to(torch.float8_e4m3fn)), Refusal.DTYPE)
 
     def test_layouts(self):
         call = gqa_call()
@@ -174,7 +184,6 @@ class Options(unittest.TestCase):
         mask = torch.zeros(1, dtype=torch.bool)
         self.assertIsNone(refuse_call(mla_call(causal=False, custom_mask=mask)))
         for changes, refusal in (
-                ({"logit_cap": 30.0}, Refusal.LOGIT_CAP),
                 ({"sinks": mask}, Refusal.SINKS),
                 ({"sliding_window_size": 0}, Refusal.WINDOW),
                 ({"window_kv_offsets": mask}, Refusal.WINDOW),

@@ -1,5 +1,6 @@
 """What the seam refuses goes to SGLang's own kernel: counted by reason, with its result to the bit."""
 
+import dataclasses
 import unittest
 from unittest import mock
 
@@ -43,9 +44,6 @@ class Refused(Strict):
         self.assertEqual(counted, 1, now)
         self.assertEqual(sum(now["refused"].values()) - sum(before["refused"].values()), 1)
 
-    def test_logit_cap(self):
-        self.check(Refusal.LOGIT_CAP, change=lambda step: setattr(step.layer, "logit_cap", 2.0))
-
     def test_sinks(self):
         self.check(Refusal.SINKS, case=GQA, sinks=torch.tensor([0.5, -1.0, 2.0, 0.0]))
 
@@ -64,12 +62,12 @@ class Refused(Strict):
 
         self.check(Refusal.NOT_CAUSAL, change=bidirectional)
 
-    def test_kv_scale(self):
-        def scale(step):
-            step.layer.k_scale, step.layer.v_scale = torch.tensor(2.0), torch.tensor(4.0)
-            step.layer.k_scale_float, step.layer.v_scale_float = 2.0, 4.0
+    def test_scales_of_a_cache_that_is_not_fp8(self):
+        self.check(Refusal.KV_SCALE, case=dataclasses.replace(GQA, kv_scales=(2.0, 4.0)))
 
-        self.check(Refusal.KV_SCALE, case=GQA, change=scale)
+    def test_two_scales_of_one_row(self):
+        self.check(Refusal.KV_SCALE,
+                   case=dataclasses.replace(SMALL, fp8_cache=True, kv_scales=(2.0, 4.0)))
 
     def test_scale_of_k_alone(self):
         """SGLang then scales the row that it writes and hands us no scale."""
@@ -104,10 +102,6 @@ class Refused(Strict):
     def test_contexts_beyond_the_kernels(self):
         self.check(Refusal.CONTEXT,
                    late=lambda step: setattr(step.backend, "max_context_len", 262145))
-
-    def test_fp8_cache(self):
-        """SGLang's kernel takes the new rows as they came, the kernels would take them rounded."""
-        self.check(Refusal.DTYPE, case=Case(**{**vars(SMALL), "fp8_cache": True}))
 
     def test_no_tree(self):
         def gap(step):

@@ -1,4 +1,4 @@
-"""One verify step of one layer on SGLang's own pools and backends, on the CPU, and its exact result.
+"""One verify step of one layer on SGLang's own pools and backends, and its exact result.
 
 Import after verify_support.require_sglang().
 """
@@ -37,12 +37,15 @@ class Case:
     value_dim: int = 32  # below key_dim: MLA
     page_size: int = 1
     dtype: torch.dtype = torch.float32
-    fp8_cache: bool = False  # MLA
+    fp8_cache: bool = False
+    kv_scales: tuple[float, float] | None = None  # of K and V in an FP8 cache
+    logit_cap: float = 0.0
     window: int | None = None  # GQA
     trees: str = "random"  # or "chain"
     spec_kind: str = "eagle"
     layout: str = "shuffled_pages"
     seed: int = 1
+    device: str = "cpu"
 
     @property
     def mla(self) -> bool:
@@ -52,6 +55,14 @@ class Case:
     def max_context_len(self) -> int:
         room = max(self.prefix_lens) + self.nodes
         return -(-room // self.page_size) * self.page_size
+
+
+def _make_fp8(pool) -> None:
+    """Turns a fresh MHA pool into one of FP8 values; the kit has no such fixture."""
+    pool.dtype, pool.store_dtype = torch.float8_e4m3fn, torch.uint8
+    for buffers in (pool.k_buffer, pool.v_buffer):
+        buffers[:] = [torch.zeros(each.shape, dtype=torch.uint8, device=each.device)
+                      for each in buffers]
 
 
 class Step:
@@ -65,7 +76,7 @@ class Step:
         common = dict(name="case", backend=backend, forward_mode=ForwardMode.TARGET_VERIFY,
                       num_heads=case.heads, page_size=case.page_size,
                       prefix_lens=case.prefix_lens, extend_lens=extend_lens)
-        sizes = dict(max_context_len=case.max_context_len, dtype=case.dtype, device="cpu",
+        sizes = dict(max_context_len=case.max_context_len, dtype=case.dtype, device=case.device,
                      hidden_size=16, loc_layout=case.layout)
         if case.mla:
             kit_case = mla.MLAAttentionCase(**common)
@@ -80,16 +91,23 @@ class Step:
             fixture = dense.build_dense_attention_fixture(testcase, kit_case,
                                                           head_dim=case.key_dim, **sizes)
             self.layer = fixture.actual_module.attn
+            if case.fp8_cache:
+                _make_fp8(fixture.runner.token_to_kv_pool)
+        self.layer.logit_cap = case.logit_cap
+        if case.kv_scales is not None:
+            self.layer.k_scale_float, self.layer.v_scale_float = case.kv_scales
+            self.layer.k_scale, self.layer.v_scale = (
+                torch.tensor(scale, device=case.device) for scale in case.kv_scales)
         self.backend, self.runner = fixture.backend, fixture.runner
         self.pool = fixture.runner.token_to_kv_pool
         self.batch = fixture.forward_batch
-        verify_kit._prepare_target_verify_batch(self.batch, kit_case, "cpu")
+        verify_kit._prepare_target_verify_batch(self.batch, kit_case, case.device)
         self.batch.spec_info = verify_kit._make_spec_verify_input(
-            kit_case, self.batch, topk=1, device="cpu", spec_kind=case.spec_kind)
+            kit_case, self.batch, topk=1, device=case.device, spec_kind=case.spec_kind)
 
         parents = [support.random_parents(random, case.nodes) if case.trees == "random"
                    else support.chain_parents(case.nodes) for _ in case.prefix_lens]
-        self.masks = [torch.tensor(support.mask_of(p)) for p in parents]
+        self.masks = [torch.tensor(support.mask_of(p), device=case.device) for p in parents]
         self.set_masks(self.masks)
         rows = case.nodes * len(case.prefix_lens)
         self.q = self._normal(random, rows, case.heads, case.key_dim)
@@ -98,13 +116,20 @@ class Step:
             random, rows, case.kv_heads, case.value_dim)
         self._fill_pool(random)
 
+    def _cached(self, rows: torch.Tensor, scale: float) -> torch.Tensor:
+        """What the cache makes of rows."""
+        if not self.case.fp8_cache:
+            return rows
+        return (rows / scale).to(torch.float8_e4m3fn).to(rows.dtype) * scale
+
     def _normal(self, random, *shape: int) -> torch.Tensor:
-        return torch.from_numpy(random.standard_normal(shape)).to(self.case.dtype)
+        values = torch.from_numpy(random.standard_normal(shape))
+        return values.to(self.case.device, self.case.dtype)
 
     def set_masks(self, masks: list[torch.Tensor] | None) -> None:
         """Tree masks bool [nodes, nodes], one a request."""
         self.batch.spec_info.custom_mask = None if masks is None else torch.cat([
-            torch.cat([torch.ones(mask.shape[0], prefix, dtype=torch.bool), mask], dim=1).reshape(-1)
+            torch.cat([mask.new_ones(mask.shape[0], prefix), mask], dim=1).reshape(-1)
             for prefix, mask in zip(self.case.prefix_lens, masks)])
 
     def _fill_pool(self, random) -> None:
@@ -115,15 +140,15 @@ class Step:
         if not case.mla:
             buffers.append(self.pool.get_value_buffer(layer))
         for buffer in buffers:
-            buffer.copy_(torch.full(buffer.shape, torch.nan))
+            buffer.fill_(torch.nan)
         self.prefix_k, self.prefix_v = [], []
         for r, prefix in enumerate(case.prefix_lens):
             slots = self.runner.req_to_token_pool.req_to_token[r, :prefix].long()
             k = self._normal(random, prefix, case.kv_heads, case.key_dim)
             v = k[..., : case.value_dim] if case.mla else self._normal(
                 random, prefix, case.kv_heads, case.value_dim)
-            for buffer, rows in zip(buffers, (k, v)):
-                buffer[slots] = rows.to(buffer.dtype)
+            for buffer, rows, scale in zip(buffers, (k, v), case.kv_scales or (1.0, 1.0)):
+                buffer[slots] = (rows / scale).to(buffer.dtype)
             self.prefix_k.append(k)
             self.prefix_v.append(v)
 
@@ -144,13 +169,20 @@ class Step:
         """float64, from the rows themselves: no slot, word or index takes part."""
         case, parts = self.case, []
         group = case.heads // case.kv_heads
+        k_scale, v_scale = case.kv_scales or (1.0, 1.0)
         for r, mask in enumerate(self.masks):
             rows = slice(r * case.nodes, (r + 1) * case.nodes)
-            k = torch.cat([self.prefix_k[r], self.k[rows]]).double().repeat_interleave(group, 1)
-            v = torch.cat([self.prefix_v[r], self.v[rows]]).double().repeat_interleave(group, 1)
+            k = self._cached(torch.cat([self.prefix_k[r], self.k[rows]]), k_scale)
+            v = self._cached(torch.cat([self.prefix_v[r], self.v[rows]]), v_scale)
+            k, v = (each.double().repeat_interleave(group, 1) for each in (k, v))
             scores = torch.einsum("nhd,khd->nhk", self.q[rows].double(), k) * self.layer.scaling
-            hidden = torch.cat([torch.zeros(case.nodes, case.prefix_lens[r], dtype=torch.bool),
-                                ~mask], dim=1)
+            if case.logit_cap:
+                scores = case.logit_cap * torch.tanh(scores / case.logit_cap)
+            hidden = torch.cat([mask.new_zeros(case.nodes, case.prefix_lens[r]), ~mask], dim=1)
             weights = scores.masked_fill(hidden[:, None, :], -torch.inf).softmax(dim=2)
             parts.append(torch.einsum("nhk,khd->nhd", weights, v))
         return torch.cat(parts)
+
+    def rel_l2(self, actual: torch.Tensor) -> float:
+        expected = self.expected()
+        return ((actual.double() - expected).norm() / expected.norm()).item()

@@ -2,7 +2,7 @@
 
 Run with the files of one SGLang wheel on PYTHONPATH and the requirements that are pinned for it
 installed (./check --sglang). On the CPU its Triton kernels run interpreted; sgl_kernel, which the
-pins leave out, is a stand-in.
+pins leave out, is a stand-in, and flashinfer where SGLang names it, on CUDA.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ os.environ.setdefault("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", "python")
 
 
 class _Missing:
-    """A name of sgl_kernel: it can be looked up and looked into, not called."""
+    """A name of a stand-in: it can be looked up and looked into, not called."""
 
     def __init__(self, name: str):
         self._name = name
@@ -37,11 +37,11 @@ class _Missing:
     def __call__(self, *_arguments, **_keywords):
         if self._name.endswith(".is_arch_support_pdl"):  # asked where a CUDA device is
             return False
-        raise RuntimeError(f"{self._name} was called, and there is no sgl_kernel here")
+        raise RuntimeError(f"{self._name} was called, and is not installed here")
 
 
 class _StandIn(types.ModuleType):
-    """A module of sgl_kernel."""
+    """A module of a package that is not installed."""
 
     __path__: list[str] = []
 
@@ -52,8 +52,11 @@ class _StandIn(types.ModuleType):
 
 
 class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, *packages: str):
+        self._packages = packages
+
     def find_spec(self, fullname, path=None, target=None):
-        if fullname.split(".")[0] != "sgl_kernel":
+        if fullname.split(".")[0] not in self._packages:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
@@ -87,7 +90,10 @@ def require_sglang(device: str = "cpu") -> str:
             skip_script("there is no CUDA device")
     else:
         os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-    sys.meta_path.insert(0, _StandInFinder())
+    stand_ins = ["sgl_kernel"]
+    if device == "cuda" and importlib.util.find_spec("flashinfer") is None:
+        stand_ins.append("flashinfer")
+    sys.meta_path.insert(0, _StandInFinder(*stand_ins))
     from sglang.version import __version__
 
     return __version__

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from kdtree.sglang_ext import contract, parts, report
+from kdtree.sglang_ext import contract, metrics, parts, report
 from kdtree.sglang_ext.config import ConfigError, DefragConfig
 from kdtree.sglang_ext.defrag_sort import install_defrag_sort
 from kdtree.sglang_ext.verify import install_verify
@@ -45,6 +45,7 @@ def register() -> None:
         try:
             parts.install(config)
             report.install(config)
+            metrics.install()
         except RuntimeError as error:  # another plugin's hook is in the way, no library
             _refuse([str(error)])
         logger.info("kdtree: hooks registered for SGLang %s: %s", version, config)

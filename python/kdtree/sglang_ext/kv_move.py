@@ -11,6 +11,7 @@ import functools
 import logging
 import weakref
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kdtree import kernels
@@ -33,10 +34,13 @@ CONTRACT = tuple(Touched(path, {"*": ("self", "tgt_loc", "src_loc")}) for path i
 _SCALES = ("k_scale_buffer", "native_k_scale_buffer")
 
 MAX_MOVES = 1024  # kdt_kv_move
+# SGLang's own kernel moves the K and V rows of all layers at once, so many rows at a time: up to
+# there it is the faster one (sglang_kv_move-h200.json).
+SGLANG_MOVES = 256
 _MOVED = "moved"
 
 _counts: Counter[str] = Counter()
-_pointers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # pool: (addresses, tensor)
+_known: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # pool: _Rows
 
 
 def install(config: DefragConfig) -> None:
@@ -50,10 +54,26 @@ def move_counts() -> dict[str, int]:
     return dict(_counts)
 
 
+@dataclass
+class _Rows:
+    """A pool's buffers, as they were looked at once: that takes longer than the copy."""
+
+    addresses: list[int]
+    row_bytes: int
+    stride_bytes: int
+    unfit: str | None  # why SGLang itself moves them
+    pointers: Tensor | None = None  # the addresses on the device
+
+
 def _move_kv_cache(original, pool, tgt_loc: Tensor, src_loc: Tensor):
-    if tgt_loc.numel() == 0:
+    moves = tgt_loc.numel()
+    if moves == 0:
         return original(pool, tgt_loc, src_loc)
-    buffers, reason = movable(pool, tgt_loc.numel())
+    if not _is_mla(pool) and moves <= SGLANG_MOVES:
+        return original(pool, tgt_loc, src_loc)
+    buffers = buffers_of(pool)
+    rows = _rows_of(pool, buffers)
+    reason = rows.unfit or (f"more than {MAX_MOVES} moves" if moves > MAX_MOVES else None)
     if reason:
         if reason not in _counts:
             logger.warning("kdtree: SGLang itself moves the rows of %s: %s", type(pool).__name__,
@@ -63,34 +83,49 @@ def _move_kv_cache(original, pool, tgt_loc: Tensor, src_loc: Tensor):
     _counts[_MOVED] += 1
     targets, sources = tgt_loc.reshape(-1), src_loc.reshape(-1)
     if buffers[0].is_cuda:
-        _move_by_kernel(pool, buffers, targets, sources)
+        _move_by_kernel(rows, buffers, targets, sources)
     else:
         move_rows(buffers, targets, sources)
 
 
-def movable(pool, moves: int) -> tuple[list[Tensor], str | None]:
-    """The buffers of a pool, all layers, K and V; and why their rows are left to SGLang, None if
-    they are not."""
-    mla = hasattr(pool, "kv_buffer")
-    buffers = list(pool.kv_buffer) if mla else [*pool.k_buffer, *pool.v_buffer]
+def buffers_of(pool) -> list[Tensor]:
+    """Of all layers, K and V."""
+    return list(pool.kv_buffer) if _is_mla(pool) else [*pool.k_buffer, *pool.v_buffer]
+
+
+def _is_mla(pool) -> bool:
+    return hasattr(pool, "kv_buffer")
+
+
+def _rows_of(pool, buffers: list[Tensor]) -> _Rows:
+    """Looked at anew where SGLang made the buffers anew."""
+    addresses = [buffer.data_ptr() for buffer in buffers]
+    known = _known.get(pool)
+    if known is None or known.addresses != addresses:
+        reason = unfit(pool, buffers)
+        row, stride = (0, 0) if reason else (_row_bytes(buffers[0]), _stride_bytes(buffers[0]))
+        known = _known[pool] = _Rows(addresses, row, stride, reason)
+    return known
+
+
+def unfit(pool, buffers: list[Tensor]) -> str | None:
+    """Why SGLang itself moves the rows of these buffers; None: it need not."""
     if not buffers:
-        return buffers, "no layers"
-    if moves > MAX_MOVES:
-        return buffers, f"more than {MAX_MOVES} moves"
-    if not mla and any(getattr(pool, name, None) is not None for name in _SCALES):
-        return buffers, "scales in buffers of their own"
+        return "no layers"
+    if not _is_mla(pool) and any(getattr(pool, name, None) is not None for name in _SCALES):
+        return "scales in buffers of their own"
     first = buffers[0]
     # [slots, ...] with dense rows; other layouts put pages first.
     if first.dim() != 3 or not first[0].is_contiguous():
-        return buffers, "layout of the buffers"
+        return "layout of the buffers"
     if any(each.shape[1:] != first.shape[1:] or each.stride() != first.stride()
            or each.dtype != first.dtype for each in buffers):
-        return buffers, "rows of different length"
+        return "rows of different length"
     if _row_bytes(first) % 16 != 0 or _stride_bytes(first) % 16 != 0:
-        return buffers, "rows of no whole 16 bytes"
+        return "rows of no whole 16 bytes"
     if first.is_cuda and not _has_kernels():
-        return buffers, "libkdtree_kernels.so cannot be loaded"
-    return buffers, None
+        return "libkdtree_kernels.so cannot be loaded"
+    return None
 
 
 @functools.cache
@@ -125,22 +160,14 @@ def live_moves(targets: Tensor, sources: Tensor) -> Tensor:
     import torch
 
     place = torch.arange(1, targets.shape[0] + 1, dtype=torch.int32, device=targets.device)
-    return torch.where((targets != 0) | (sources != 0), place, 0).amax(0, keepdim=True)
+    return (((targets | sources) != 0) * place).amax(0, keepdim=True)
 
 
-def _move_by_kernel(pool, buffers: list[Tensor], targets: Tensor, sources: Tensor) -> None:
+def _move_by_kernel(rows: _Rows, buffers: list[Tensor], targets: Tensor, sources: Tensor) -> None:
     import torch
 
+    if rows.pointers is None:
+        rows.pointers = kernels.row_pointers(buffers)
     kernels.kv_move(
-        _row_pointers(pool, buffers), sources.to(torch.int32), targets.to(torch.int32),
-        row_bytes=_row_bytes(buffers[0]), slot_stride_bytes=_stride_bytes(buffers[0]),
-        move_count=live_moves(targets, sources))
-
-
-def _row_pointers(pool, buffers: list[Tensor]) -> Tensor:
-    """The buffers' addresses on the device; made anew where SGLang made the buffers anew."""
-    addresses = [buffer.data_ptr() for buffer in buffers]
-    known = _pointers.get(pool)
-    if known is None or known[0] != addresses:
-        known = _pointers[pool] = (addresses, kernels.row_pointers(buffers))
-    return known[1]
+        rows.pointers, sources.to(torch.int32), targets.to(torch.int32), row_bytes=rows.row_bytes,
+        slot_stride_bytes=rows.stride_bytes, move_count=live_moves(targets, sources))

@@ -13,6 +13,7 @@ from kdtree.sglang_ext import (
     evict,
     hooks,
     kv_move,
+    metrics,
     report,
     spec_decode,
     verify,
@@ -29,7 +30,7 @@ class Part:
     contract: tuple[Touched, ...]
 
 
-_COMMON = hooks.CONTRACT + report.CONTRACT + allocators.CONTRACT
+_COMMON = hooks.CONTRACT + report.CONTRACT + metrics.CONTRACT + allocators.CONTRACT
 
 PARTS = (
     Part(SORT, lambda config: config.sort, defrag_sort.SINCE, _COMMON + defrag_sort.CONTRACT),

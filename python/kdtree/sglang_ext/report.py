@@ -16,6 +16,8 @@ SINCE = "0.5.14"
 logger = logging.getLogger(__name__)
 
 _SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
+_GAUGES = ("requests", "mean_run_tokens", "contiguous_tile_share", "free_pages", "free_runs",
+           "waits")
 _RANKS = ("self", "server_args", "port_args", "gpu_id", "tp_rank", "moe_ep_rank", "pp_rank",
           "attn_cp_rank", "moe_dp_rank", "dp_rank")
 
@@ -27,6 +29,7 @@ CONTRACT = (
 )
 
 _config = DefragConfig()
+_scheduler = None  # of this process, once it has started; lives as long
 
 
 def install(config: DefragConfig) -> None:
@@ -44,6 +47,8 @@ def export_state() -> None:
 
 
 def _after_start(_result, scheduler, *_arguments, **_keywords) -> None:
+    global _scheduler
+    _scheduler = scheduler
     logger.info(started(scheduler, _config))
 
 
@@ -107,6 +112,17 @@ def state(scheduler, config: DefragConfig) -> dict:
         "free_runs": runs,
         "waits": getattr(allocator, "waits", 0),  # of best fit, for freed pages from the device
     }
+
+
+def gauges() -> dict[str, float]:
+    """The numbers of this process's state. Without a switch those of kdtree_verify alone, for which
+    nothing waits."""
+    counts = verify.verify_counts()
+    values = {"verify_served": counts["served"], "verify_refused": sum(counts["refused"].values())}
+    if _scheduler is not None:
+        known = state(_scheduler, _config)
+        values |= {name: known[name] for name in _GAUGES if known[name] is not None}
+    return values
 
 
 def _rows(scheduler) -> list:

@@ -77,15 +77,16 @@ def install_verify() -> None:
 
 
 def _export_counts() -> None:
-    """Adds them to the server's state, where this is a scheduler's process."""
-    from kdtree.sglang_ext import hooks, report
+    """Adds them to the server's state and metrics, where this is a scheduler's process."""
+    from kdtree.sglang_ext import hooks, metrics, report
 
     if "sglang.srt.managers.scheduler" not in sys.modules:
         return
     try:
         report.export_state()
+        metrics.install()
     except RuntimeError as error:
-        logger.warning("kdtree: the server's state will not have ours: %s", error)
+        logger.warning("kdtree: the server's state and metrics will not have ours: %s", error)
     hooks.apply_hooks()
 
 

@@ -106,8 +106,9 @@ class KdtreeVerifyBackend(TritonAttnBackend):
         """What depends on the backend or the layer and not on the call alone."""
         if not self._rows_are_saved:
             return Refusal.UNSAVED_ROWS
-        if self._layer.k_scale is not None and self._layer.k_scale_float != 1.0:
-            return Refusal.KV_SCALE
+        if (self._layer.k_scale is not None and self._layer.v_scale is None
+                and self._layer.k_scale_float != 1.0):
+            return Refusal.KV_SCALE  # SGLang then scales the row that it writes and says nothing
         if getattr(self, "_translate_kv_loc", None) is not None:  # 0.5.15 to 0.5.18
             return Refusal.VIRTUAL_SLOTS
         translator = getattr(self, "kv_index_translator", None)  # 0.5.23

@@ -25,12 +25,11 @@ MAX_CONTEXT = 262144
 class Refusal(Enum):
     """Why a call goes to SGLang's own kernel; the value is what logs and counters say."""
 
-    LOGIT_CAP = "logit cap"
     SINKS = "attention sinks"
     WINDOW = "sliding window"
     XAI_TEMPERATURE = "xai temperature"
     NOT_CAUSAL = "not causal and no mask"
-    KV_SCALE = "scaled K/V cache"
+    KV_SCALE = "scales of the K/V cache"
     RAGGED = "requests with different numbers of nodes"
     NODES = "more than 128 nodes a request"
     REQUESTS = "no requests, or more than 64"
@@ -53,7 +52,7 @@ class VerifyCall:
     q: Tensor  # [T, heads, key_dim]
     out: Tensor  # [T, heads, value_dim]
     k_buffer: Tensor  # [slots, kv_heads, key_dim], of this layer
-    v_buffer: Tensor  # [slots, kv_heads, value_dim]; MLA: a view of k_buffer
+    v_buffer: Tensor  # [slots, kv_heads, value_dim]; MLA: a view of k_buffer; bf16 or e4m3
     qo_indptr: Tensor  # [requests + 1]
     kv_indptr: Tensor  # [requests + 1] into kv_indices
     kv_indices: Tensor  # int64 [context tokens or more] slots of the contexts
@@ -61,10 +60,10 @@ class VerifyCall:
     causal: bool
     mask_indptr: Tensor | None  # [requests + 1] into custom_mask
     nodes: int
-    k_descale: float
+    k_descale: float  # of an FP8 cache: value = e4m3 * scale
     v_descale: float
     scale: float
-    logit_cap: float = 0.0
+    logit_cap: float = 0.0  # 0: none; c: score = c * tanh(score / c)
     sliding_window_size: int = -1
     sinks: Tensor | None = None
     window_kv_offsets: Tensor | None = None
@@ -90,11 +89,18 @@ class VerifyCall:
     def value_dim(self) -> int:
         return self.out.shape[2]
 
+    @property
+    def is_fp8(self) -> bool:
+        return str(self.k_buffer.dtype) == "torch.float8_e4m3fn"
+
+    @property
+    def shares_rows(self) -> bool:
+        """V is the beginning of K's rows: MLA."""
+        return self.kv_heads == 1 and self.k_buffer.data_ptr() == self.v_buffer.data_ptr()
+
 
 def refuse_call(call: VerifyCall) -> Refusal | None:
     """What no implementation serves; None: go on."""
-    if call.logit_cap:
-        return Refusal.LOGIT_CAP
     if call.sinks is not None:
         return Refusal.SINKS
     if call.sliding_window_size > -1 or call.window_kv_offsets is not None:
@@ -103,7 +109,9 @@ def refuse_call(call: VerifyCall) -> Refusal | None:
         return Refusal.XAI_TEMPERATURE
     if call.custom_mask is None and not call.causal:
         return Refusal.NOT_CAUSAL  # a DFLASH draft forward is such a TARGET_VERIFY
-    if call.k_descale != 1.0 or call.v_descale != 1.0:
+    if not call.is_fp8 and (call.k_descale != 1.0 or call.v_descale != 1.0):
+        return Refusal.KV_SCALE
+    if call.shares_rows and call.k_descale != call.v_descale:
         return Refusal.KV_SCALE
     if call.nodes > MAX_NODES:
         return Refusal.NODES

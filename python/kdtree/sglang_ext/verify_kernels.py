@@ -16,10 +16,9 @@ _MAX_HEADS = 128
 def _is_mla(call: VerifyCall) -> bool:
     """One latent row a token, whose first values are V."""
     return (
-        call.kv_heads == 1
+        call.shares_rows
         and call.key_dim == kernels.MLA_DIM
         and call.value_dim == kernels.MLA_LATENT
-        and call.k_buffer.data_ptr() == call.v_buffer.data_ptr()
     )
 
 
@@ -27,18 +26,20 @@ def shape_of(call: VerifyCall) -> kernels.AttnShape | None:
     """The kernels' shape of a layer; None: there is none."""
     if call.heads > _MAX_HEADS:
         return None
+    kv_format = kernels.KvFormat.FP8 if call.is_fp8 else kernels.KvFormat.BF16
     if _is_mla(call):
-        return kernels.AttnShape(kernels.AttnKind.MLA, call.heads)
+        return kernels.AttnShape(kernels.AttnKind.MLA, call.heads, kv_format=kv_format)
     if call.key_dim != call.value_dim or call.key_dim not in _GQA_HEAD_DIMS:
         return None
     if call.heads // call.kv_heads > _MAX_GROUP:
         return None
-    return kernels.AttnShape(kernels.AttnKind.GQA, call.heads, call.kv_heads, call.key_dim)
+    return kernels.AttnShape(kernels.AttnKind.GQA, call.heads, call.kv_heads, call.key_dim,
+                             kv_format)
 
 
-def _aligned(*strides: int) -> bool:
-    """Of bf16 values: multiples of 16 bytes."""
-    return all(stride % 8 == 0 for stride in strides)
+def _aligned(tensor: torch.Tensor) -> bool:
+    """Rows and heads begin at multiples of 16 bytes."""
+    return all(stride * tensor.element_size() % 16 == 0 for stride in tensor.stride()[:2])
 
 
 class KernelAttention:
@@ -55,14 +56,17 @@ class KernelAttention:
 
     def refuse(self, call: VerifyCall) -> Refusal | None:
         """What the kernels do not serve; None: go on."""
-        if any(t.dtype != torch.bfloat16 for t in (call.q, call.out, call.k_buffer, call.v_buffer)):
+        cache = torch.float8_e4m3fn if call.is_fp8 else torch.bfloat16
+        if call.q.dtype != torch.bfloat16 or call.out.dtype != torch.bfloat16:
+            return Refusal.DTYPE
+        if call.k_buffer.dtype != cache or call.v_buffer.dtype != cache:
             return Refusal.DTYPE
         shape = shape_of(call)
         if shape is None:
             return Refusal.SHAPE
         if not call.out.is_contiguous() or call.q.stride(2) != 1 or call.k_buffer.stride(2) != 1:
             return Refusal.LAYOUT
-        if not _aligned(*call.q.stride()[:2], *call.k_buffer.stride()[:2]):
+        if not _aligned(call.q) or not _aligned(call.k_buffer):
             return Refusal.LAYOUT
         if shape.kind == kernels.AttnKind.GQA and call.k_buffer.stride() != call.v_buffer.stride():
             return Refusal.LAYOUT
@@ -107,7 +111,9 @@ class KernelAttention:
             kernels.attn_verify_mla(
                 shape, self._batch, call.q[..., : kernels.MLA_LATENT],
                 call.q[..., kernels.MLA_LATENT :], call.k_buffer, call.out, workspace,
-                scale=call.scale)
+                scale=call.scale, logit_cap=call.logit_cap, kv_scale=call.k_descale)
         else:
             kernels.attn_verify_gqa(shape, self._batch, call.q, call.k_buffer, call.v_buffer,
-                                    call.out, workspace, scale=call.scale)
+                                    call.out, workspace, scale=call.scale,
+                                    logit_cap=call.logit_cap, k_scale=call.k_descale,
+                                    v_scale=call.v_descale)

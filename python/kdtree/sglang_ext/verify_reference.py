@@ -12,6 +12,7 @@ from kdtree.sglang_ext.verify_call import Refusal, VerifyCall
 from kdtree.sglang_ext.verify_step import StepBatch
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_CACHES = (*_FLOATS, torch.float8_e4m3fn)
 
 
 def visible_nodes(ancestors: Tensor) -> Tensor:
@@ -21,8 +22,10 @@ def visible_nodes(ancestors: Tensor) -> Tensor:
     return (ancestors[:, node // 64] >> (node % 64)) & 1 != 0
 
 
-def attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: StepBatch, scale: float) -> Tensor:
-    """softmax(scale * q . k) v over each node's context and ancestors.
+def attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: StepBatch, *, scale: float,
+           logit_cap: float = 0.0, k_scale: float = 1.0, v_scale: float = 1.0) -> Tensor:
+    """softmax(scale * q . k) v over each node's context and ancestors. logit_cap c, unless 0:
+    scores become c * tanh(score / c). k_scale, v_scale: of what the caches hold.
 
     q [T, heads, key_dim], k_cache [slots, kv_heads, key_dim], v_cache [slots, kv_heads, value_dim];
     float32 [T, heads, value_dim]. A node that sees nothing gives 0.
@@ -35,11 +38,13 @@ def attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: StepBatch, scale:
         slots = torch.cat([batch.pages[begin : begin + context], batch.tail_slots[nodes]]).long()
         keys = k_cache[slots].float().repeat_interleave(group, dim=1)
         values = v_cache[slots].float().repeat_interleave(group, dim=1)
-        scores = torch.einsum("nhd,khd->hnk", q[nodes].float(), keys) * scale
+        scores = torch.einsum("nhd,khd->hnk", q[nodes].float(), keys) * (scale * k_scale)
+        if logit_cap:
+            scores = logit_cap * torch.tanh(scores / logit_cap)
         sees = visible_nodes(batch.ancestors[nodes])
         sees = torch.cat([sees.new_ones(sees.shape[0], context), sees], dim=1)
         weights = torch.softmax(scores.masked_fill(~sees, -torch.inf), dim=-1).nan_to_num()
-        outputs.append(torch.einsum("hnk,khd->nhd", weights, values))
+        outputs.append(torch.einsum("hnk,khd->nhd", weights, values) * v_scale)
     return torch.cat(outputs)
 
 
@@ -48,7 +53,7 @@ class ReferenceAttention:
 
     def refuse(self, call: VerifyCall) -> Refusal | None:
         """What this implementation does not serve; None: go on."""
-        if call.q.dtype not in _FLOATS or call.k_buffer.dtype not in _FLOATS:
+        if call.q.dtype not in _FLOATS or call.k_buffer.dtype not in _CACHES:
             return Refusal.DTYPE
         return None
 
@@ -57,4 +62,6 @@ class ReferenceAttention:
 
     def attend(self, call: VerifyCall) -> None:
         """Writes call.out."""
-        call.out.copy_(attend(call.q, call.k_buffer, call.v_buffer, self._batch, call.scale))
+        call.out.copy_(attend(call.q, call.k_buffer, call.v_buffer, self._batch, scale=call.scale,
+                              logit_cap=call.logit_cap, k_scale=call.k_descale,
+                              v_scale=call.v_descale))
