@@ -160,13 +160,6 @@ __device__ __forceinline__ void accumulate_fp8(const AttnVerifyMlaParams& p,
     }
 }
 
-/// threadIdx.x % 128, read anew: were it one value for all roles, the compiler would spill it.
-__device__ __forceinline__ int32_t thread_of_role() {
-    int32_t thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread & 127;
-}
-
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 /// Grid: at most one block a multiprocessor, persistent. Block: kThreads.

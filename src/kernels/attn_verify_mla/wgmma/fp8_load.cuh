@@ -39,22 +39,27 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
     using Plan = Fp8Plan<kFormat>;
     const uint32_t rows =
         shared + Plan::kKv + thread / 32 * (kFp8Keys / 4 * Fp8Row<kFormat>::kStride);
-    bool waited = false;
+    const FirstSlots<kFp8Keys, 3> first(p.workspace, thread);
     TileWalk<kFp8Keys> walk(p);
-    TileRow now = look_up(walk, waited, thread);
-    TileRow next = look_up(walk, waited, thread);
-    TileRow later = look_up(walk, waited, thread);
+    TileRow now = look_up(walk, thread, &first.slot[0]);
+    TileRow next = look_up(walk, thread, &first.slot[1]);
+    TileRow later = look_up(walk, thread, &first.slot[2]);
+    bool waited = false;
     Turn<kFp8Stages> turn{0};
     for (; now.live; ++turn.count) {
         const int32_t lane_slot = now.slot();
         // Let Q be asked for in between, or it would queue behind all stages.
         if (turn.count == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
+        if (now.fresh && !waited) {
+            ptx::grid_dependency_wait();
+            waited = true;
+        }
         ptx::mbarrier_wait(shared + Plan::kEmpty + 8 * turn.stage(), turn.parity() ^ 1);
         copy_fp8_rows<kFormat>(p, rows + turn.stage() * Plan::kStageBytes, lane_slot, thread % 32);
         ptx::mbarrier_arrive_on_copies(shared + Plan::kFull + 8 * turn.stage());
         now = next;
         next = later;
-        later = look_up(walk, waited, thread);
+        later = look_up(walk, thread);
     }
     if (turn.count == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
 }
