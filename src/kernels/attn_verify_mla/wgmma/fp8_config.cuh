@@ -3,18 +3,19 @@
 // which a product may take from registers: the cache's bytes are converted on the way; no converted
 // tile is ever written.
 //
-//   load      gathers the rows of 32 keys a stage (cp.async, whatever the page size);
-//   math      two warpgroups. Each takes every other tile of 64 keys: S^T[64 keys, rows] = K Q^T,
-//             softmax down the columns, P to shared memory. Each accumulates all tiles:
+//   load      gathers the rows of 32 keys a stage, one bulk copy a row, whatever the page size;
+//   math      two warpgroups work on a step of two tiles of 64 keys. Each makes the scores of its
+//             tile, S^T[64 keys, rows] = K Q^T, and their softmax down the columns, and hands P
+//             over in shared memory; then each accumulates both tiles in its half of the latent,
 //             O^T[256 columns, rows] += V^T P^T.
 //
-// The scores of a tile wait for those of the tile before, and a warpgroup accumulates the other
-// one's tile after its own scores: so one warpgroup's softmax runs beside the other's products.
-//
-// Products have as many columns as the unit has rows, rounded up to 8, 32 or 64.
+// Products have 8 columns for units of up to 8 rows, 64 for all others: 13 clocks of the tensor
+// cores instead of 32. A third width would make the compiler run out of registers and put a wait
+// behind every product; it says so (C7512).
 //
 // The softmax is that of the bf16 loop: a row's reference maximum moves only when a score exceeds
-// it by kLazyRescale powers of two, a decision of the row alone.
+// it by kLazyRescale powers of two, a decision of the row alone. Whether any row's moves is asked
+// in the barrier that the warpgroups meet at anyway.
 #pragma once
 
 #include "kernels/attn_verify_mla/wgmma/units.cuh"
@@ -52,9 +53,7 @@ inline constexpr int32_t kFp8MathRegisters = 232;
 // A block of 384 threads starts with 168 each; setmaxnreg must be told which way it goes.
 static_assert(kFp8LoadRegisters < 168 && kFp8MathRegisters > 168);
 static_assert(kFp8LoadRegisters + 2 * kFp8MathRegisters <= 3 * 168);
-// Named barriers beside kQueryBarrier.
-inline constexpr int32_t kMathBarrier = 3;  // both math warpgroups
-inline constexpr int32_t kTileBarrier = 4;  // [2] one of them
+inline constexpr int32_t kMathBarrier = 3;  // named: both math warpgroups
 
 /// Keys of a unit: rows see the same of tiles that end before `free_of_mask`.
 struct UnitKeys {
@@ -63,8 +62,7 @@ struct UnitKeys {
     int32_t free_of_mask;
 };
 
-/// Shared memory of a block: byte offsets from its 1024-byte-aligned start. [2]: by the math
-/// warpgroup that the tile belongs to.
+/// Shared memory of a block: byte offsets from its 1024-byte-aligned start.
 template <kdt_kv_format kFormat>
 struct Fp8Plan {
     static constexpr int32_t kStages = Fp8Row<kFormat>::kStages;
@@ -72,22 +70,17 @@ struct Fp8Plan {
     static constexpr int32_t kPBytes = kTileRows * 128;  // f16 [row][key], swizzled
 
     static constexpr int32_t kQ = 0;                                     // [kChunks]
-    static constexpr int32_t kP = kQ + kChunks * kQChunkBytes;           // [2]
+    static constexpr int32_t kP = kQ + kChunks * kQChunkBytes;           // [2], of the step's tiles
     static constexpr int32_t kKv = kP + 2 * kPBytes;                     // [kStages]
     static constexpr int32_t kVisibility = kKv + kStages * kStageBytes;  // RowVisibility [64]
     static constexpr int32_t kParts = kVisibility + 64 * sizeof(RowVisibility);  // float [8][64]
     static constexpr int32_t kReference = kParts + 8 * 64 * 4;                   // float [64]
-    static constexpr int32_t kFactor = kReference + 64 * 4;     // float [2][64], by tile
-    static constexpr int32_t kInverse = kFactor + 2 * 64 * 4;   // float [64]
-    static constexpr int32_t kRescaleFlag = kInverse + 64 * 4;  // int32 [2]
-    static constexpr int32_t kUnitKeys = kRescaleFlag + 8;
-    static constexpr int32_t kFull = kUnitKeys + 16;          // [kStages] 64 copies
-    static constexpr int32_t kEmpty = kFull + 8 * kStages;    // [kStages] 8 warps
-    static constexpr int32_t kScored = kEmpty + 8 * kStages;  // [2] 4 warps: S is done
-    static constexpr int32_t kDecided = kScored + 16;         // [2] 4 warps: factors are there
-    static constexpr int32_t kPFull = kDecided + 16;          // [2] 4 warps
-    static constexpr int32_t kPEmpty = kPFull + 16;           // [2] 4 warps, the other ones
-    static constexpr int32_t kBytes = kPEmpty + 16;
+    static constexpr int32_t kFactor = kReference + 64 * 4;                      // float [64]
+    static constexpr int32_t kInverse = kFactor + 64 * 4;                        // float [64]
+    static constexpr int32_t kUnitKeys = kInverse + 64 * 4;
+    static constexpr int32_t kFull = kUnitKeys + 16;        // [kStages] 1 warp and its bytes
+    static constexpr int32_t kEmpty = kFull + 8 * kStages;  // [kStages] 8 warps
+    static constexpr int32_t kBytes = kEmpty + 8 * kStages;
     static constexpr int32_t kRequestBytes = kBytes + 1024;  // for the alignment
     static_assert(kRequestBytes <= 232448);
     static_assert(kVisibility % 16 == 0 && kFull % 8 == 0);

@@ -1,4 +1,4 @@
-// Operand A of the fp8 loops, from the cache's bytes, and their products. Lane l has g = l / 4 and
+// Operand A of the fp8 loops, from the cache's bytes. Lane l has g = l / 4 and
 // q = l % 4; of a warp's 16 rows and 16 columns, word 0 of A is row g columns 2q, 2q + 1, word 1
 // row g + 8, word 2 row g columns 2q + 8, 2q + 9, word 3 row g + 8 of those.
 //
@@ -35,8 +35,6 @@ __device__ __forceinline__ void multiply(float (&d)[kRows / 2], const uint32_t (
                                          bool accumulate) {
     if constexpr (kRows == 8) {
         wgmma::rs_n8<true>(d, a, b, accumulate);
-    } else if constexpr (kRows == 32) {
-        wgmma::rs_n32<true>(d, a, b, accumulate);
     } else {
         wgmma::rs_n64<true>(d, a, b, accumulate);
     }

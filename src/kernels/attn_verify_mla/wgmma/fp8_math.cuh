@@ -366,30 +366,25 @@ struct Fp8Math {
         read_rows(Plan::kInverse, inverse);
     }
 
-    /// Normalises and stores this warp's columns, 16 bytes a store: four lanes with neighbouring g
-    /// exchange their blocks.
+    /// Normalises and stores this warp's columns.
     __device__ __forceinline__ void store_columns(const WorkUnit& unit, const Rows& inverse,
                                                   const Output& o) const {
         const int64_t first_row = unit.partial >= 0
                                       ? int64_t{unit.partial} * kTileRows
                                       : int64_t{unit.first_node} * p.heads + unit.row_begin;
-        const int32_t block = lane() / 4 % 4;
-        const int32_t column = group * 256 + block * 64 + warp() * 16 + lane() / 16 * 8;
+        const int32_t column = group * 256 + warp() * 16 + lane() / 4 * 2;
         auto* const to =
             static_cast<std::byte*>(unit.partial >= 0 ? p.workspace.partial_out : p.out) +
             2 * (first_row * kMlaLatent + column);
 #pragma unroll
         for (int32_t i = 0; i < 2 * kGroups; ++i) {
             const int32_t row = i / 2 * 8 + lane() % 4 * 2 + i % 2;
+            if (row >= unit.rows) continue;
             const int32_t of = i / 2 * 4 + i % 2;
-            uint32_t words[4];
 #pragma unroll
-            for (int32_t b = 0; b < 4; ++b)
-                words[b] = ptx::pack_bf16(o[b][of] * inverse[i], o[b][of + 2] * inverse[i]);
-            transpose_blocks(words, lane());
-            if (row < unit.rows)
-                *reinterpret_cast<uint4*>(to + row * 2 * kMlaLatent) =
-                    make_uint4(words[0], words[1], words[2], words[3]);
+            for (int32_t block = 0; block < 4; ++block)
+                *reinterpret_cast<uint32_t*>(to + 2 * (row * kMlaLatent + block * 64)) =
+                    ptx::pack_bf16(o[block][of] * inverse[i], o[block][of + 2] * inverse[i]);
         }
     }
 

@@ -49,20 +49,6 @@ __device__ __forceinline__ int32_t reduced_rows(int32_t lane) {
     return j;
 }
 
-/// Word b of a lane with g % 4 = l becomes word l of the lane with g % 4 = b.
-__device__ __forceinline__ void transpose_blocks(uint32_t (&w)[4], int32_t lane) {
-    const bool odd = lane & 4;
-    const bool high = lane & 8;
-    const uint32_t a = __shfl_xor_sync(0xffffffff, odd ? w[0] : w[1], 4);
-    const uint32_t b = __shfl_xor_sync(0xffffffff, odd ? w[2] : w[3], 4);
-    (odd ? w[0] : w[1]) = a;
-    (odd ? w[2] : w[3]) = b;
-    const uint32_t c = __shfl_xor_sync(0xffffffff, high ? w[0] : w[2], 8);
-    const uint32_t d = __shfl_xor_sync(0xffffffff, high ? w[1] : w[3], 8);
-    (high ? w[0] : w[2]) = c;
-    (high ? w[1] : w[3]) = d;
-}
-
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 }  // namespace kd::mla_wgmma
