@@ -48,6 +48,7 @@ inline constexpr int32_t kFp8Threads = 384;
 inline constexpr int32_t kFp8MathThreads = 256;
 inline constexpr int32_t kFp8Keys = 64;       // of a tile
 inline constexpr int32_t kFp8StageKeys = 32;  // a tile is two stages
+inline constexpr int32_t kFewRows = 8;
 inline constexpr int32_t kFp8LoadRegisters = 40;
 inline constexpr int32_t kFp8MathRegisters = 232;
 // A block of 384 threads starts with 168 each; setmaxnreg must be told which way it goes.
@@ -62,29 +63,43 @@ struct UnitKeys {
     int32_t free_of_mask;
 };
 
-/// Shared memory of a block: byte offsets from its 1024-byte-aligned start.
+/// Shared memory of a block: byte offsets from its 1024-byte-aligned start. Q and P take what
+/// kRows of the unit at hand need, and the ring what Q and P of the block's units leave.
 template <kdt_kv_format kFormat>
 struct Fp8Plan {
-    static constexpr int32_t kStages = Fp8Row<kFormat>::kStages;
     static constexpr int32_t kStageBytes = kFp8StageKeys * Fp8Row<kFormat>::kStride;
-    static constexpr int32_t kPBytes = kTileRows * 128;  // f16 [row][key], swizzled
 
-    static constexpr int32_t kQ = 0;                                     // [kChunks]
-    static constexpr int32_t kP = kQ + kChunks * kQChunkBytes;           // [2], of the step's tiles
-    static constexpr int32_t kKv = kP + 2 * kPBytes;                     // [kStages]
-    static constexpr int32_t kVisibility = kKv + kStages * kStageBytes;  // RowVisibility [64]
+    static constexpr int32_t chunk_bytes(int32_t rows) { return rows * 128; }
+    static constexpr int32_t kQ = 0;  // [kChunks]
+    /// f16 [2, of the step's tiles] [row][key], swizzled.
+    static constexpr int32_t probs(int32_t rows) { return kChunks * chunk_bytes(rows); }
+    static constexpr int32_t ring(int32_t rows) { return probs(rows) + 2 * chunk_bytes(rows); }
+    static constexpr int32_t kStages = Fp8Row<kFormat>::kStages;
+    static constexpr int32_t kVisibility =
+        ring(kTileRows) + kStages * kStageBytes;  // RowVisibility [64]
+    static constexpr int32_t kFewStages = (kVisibility - ring(kFewRows)) / kStageBytes;
     static constexpr int32_t kParts = kVisibility + 64 * sizeof(RowVisibility);  // float [8][64]
     static constexpr int32_t kReference = kParts + 8 * 64 * 4;                   // float [64]
     static constexpr int32_t kFactor = kReference + 64 * 4;                      // float [64]
     static constexpr int32_t kInverse = kFactor + 64 * 4;                        // float [64]
     static constexpr int32_t kUnitKeys = kInverse + 64 * 4;
-    static constexpr int32_t kFull = kUnitKeys + 16;        // [kStages] 1 warp and its bytes
-    static constexpr int32_t kEmpty = kFull + 8 * kStages;  // [kStages] 8 warps
-    static constexpr int32_t kBytes = kEmpty + 8 * kStages;
+    static constexpr int32_t kFull = kUnitKeys + 16;           // [kFewStages] 1 warp and its bytes
+    static constexpr int32_t kEmpty = kFull + 8 * kFewStages;  // [kFewStages] 8 warps
+    static constexpr int32_t kBytes = kEmpty + 8 * kFewStages;
     static constexpr int32_t kRequestBytes = kBytes + 1024;  // for the alignment
     static_assert(kRequestBytes <= 232448);
+    static_assert(kFewStages >= kStages && kStages >= 4);  // a step has four
     static_assert(kVisibility % 16 == 0 && kFull % 8 == 0);
 };
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Whether this block's ring takes the room that few rows leave: its only unit has no more.
+__device__ __forceinline__ bool few_rows(const WorkUnit& first, int32_t units) {
+    return first.rows <= kFewRows && static_cast<int32_t>(blockIdx.x + gridDim.x) >= units;
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 // ---- layouts, as host code too ------------------------------------------------------------------
 

@@ -52,6 +52,9 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
     using Plan = Fp8Plan<kFormat>;
     const int32_t warp = thread / 32;
     TileWalk<2 * kFp8Keys> walk(p);
+    const bool few = few_rows(walk.unit, walk.units);
+    const uint32_t ring = shared + (few ? Plan::ring(kFewRows) : Plan::ring(kTileRows));
+    const int32_t stages = few ? Plan::kFewStages : Plan::kStages;
     LoadStep now = look_up_step(walk, thread);
     LoadStep next = look_up_step(walk, thread);
     int32_t first = 0;    // stage of the step
@@ -61,19 +64,19 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
         // Let Q be asked for behind the first tile, or it would queue behind all stages.
         if (!started && warp >= 2) ptx::named_barrier_sync(kQueryBarrier, kFp8Threads);
         const int32_t ahead = now.second ? warp : warp % 2;
-        const bool wraps = first + ahead >= Plan::kStages;
-        const int32_t stage = first + ahead - (wraps ? Plan::kStages : 0);
+        const bool wraps = first + ahead >= stages;
+        const int32_t stage = first + ahead - (wraps ? stages : 0);
         // A warp without a stage waits all the same: it could not tell a phase from the next but
         // one.
         ptx::mbarrier_wait(shared + Plan::kEmpty + 8 * stage, parity ^ wraps);
         if (ahead == warp)
-            copy_stage<kFormat>(p, shared + Plan::kKv + stage * Plan::kStageBytes,
+            copy_stage<kFormat>(p, ring + stage * Plan::kStageBytes,
                                 shared + Plan::kFull + 8 * stage, now.row.slot(), thread % 32);
         if (!started && warp < 2) ptx::named_barrier_sync(kQueryBarrier, kFp8Threads);
         started = true;
         first += now.second ? 4 : 2;
-        if (first >= Plan::kStages) {
-            first -= Plan::kStages;
+        if (first >= stages) {
+            first -= stages;
             parity ^= 1;
         }
         now = next;

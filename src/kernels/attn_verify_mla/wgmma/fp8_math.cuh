@@ -9,15 +9,9 @@ namespace kd::mla_wgmma {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /// A stage of the ring, and the parity of the phase in which it is full.
-template <uint32_t kStages>
-struct Ring {
+struct RingTurn {
     uint32_t stage = 0;
     uint32_t parity = 0;
-
-    __device__ Ring next(uint32_t stages) const {
-        const uint32_t wraps = stage + stages >= kStages;
-        return {stage + stages - (wraps ? kStages : 0), parity ^ wraps};
-    }
 };
 
 /// Works on units of up to kRows rows.
@@ -31,15 +25,16 @@ struct Fp8Math {
     static constexpr int32_t kGroups = kRows / 8;
     // Many rows take so many registers that only two products can be prepared at a time; few rows
     // take so little of the tensor cores that it pays to prepare four.
-    static constexpr int32_t kProducts = kRows > 8 ? 2 : 4;  // issued together
-    static constexpr int32_t kDepth = 2;                     // of operands in use
-    static constexpr int32_t kAhead = kRows > 8 ? 1 : 2;     // turns that words are read ahead
+    static constexpr int32_t kProducts = kRows > kFewRows ? 2 : 4;  // issued together
+    static constexpr int32_t kDepth = 2;                            // of operands in use
+    static constexpr int32_t kAhead = kRows > kFewRows ? 1 : 2;  // turns that words are read ahead
 
     const AttnVerifyMlaParams& p;
     uint32_t shared;
-    int32_t group;             // of threads: 0 or 1
-    int32_t thread;            // of 128
-    Ring<Plan::kStages> ring;  // the next step's first stage
+    int32_t group;   // of threads: 0 or 1
+    int32_t thread;  // of 128
+    bool few;        // few_rows() of the block; not if kRows are more
+    RingTurn ring;   // the next step's first stage
 
     __device__ int32_t lane() const { return thread & 31; }
     __device__ int32_t warp() const { return thread >> 5; }
@@ -55,6 +50,18 @@ struct Fp8Math {
 
     __device__ UnitKeys* unit_keys() const {
         return static_cast<UnitKeys*>(__cvta_shared_to_generic(shared + Plan::kUnitKeys));
+    }
+    __device__ uint32_t stages() const {
+        return kRows == kFewRows && few ? Plan::kFewStages : Plan::kStages;
+    }
+    __device__ uint32_t stage_address(uint32_t stage) const {
+        const bool low = kRows == kFewRows && few;
+        return shared + Plan::ring(low ? kFewRows : kTileRows) + stage * Plan::kStageBytes;
+    }
+    /// The ring's turn `count` stages on.
+    __device__ RingTurn turn(uint32_t count) const {
+        const uint32_t wraps = ring.stage + count >= stages();
+        return {ring.stage + count - (wraps ? stages() : 0), ring.parity ^ wraps};
     }
     /// What follows is worked out from these anew: no registers for it across tiles.
     __device__ __forceinline__ void forget() { asm volatile("" : "+r"(thread), "+r"(shared)); }
@@ -97,7 +104,8 @@ struct Fp8Math {
 #pragma unroll
             for (int32_t i = 0; i < kProducts; ++i) {
                 const int32_t step = turn * kProducts + i;
-                multiply<kRows>(s, of[i], query + step / 4 * (kQChunkBytes >> 4) + step % 4 * 2,
+                multiply<kRows>(s, of[i],
+                                query + step / 4 * (Plan::chunk_bytes(kRows) >> 4) + step % 4 * 2,
                                 step > 0);
             }
             wgmma::commit();
@@ -218,8 +226,8 @@ struct Fp8Math {
     __device__ __forceinline__ void store_probs(Scores& s, Rows& sums) const {
         Rows reference;
         read_rows(Plan::kReference, reference);
-        const uint32_t to =
-            shared + Plan::kP + group * Plan::kPBytes + probs_offset(warp(), lane());
+        const uint32_t to = shared + Plan::probs(kRows) + group * Plan::chunk_bytes(kRows) +
+                            probs_offset(warp(), lane());
         if constexpr (kGroups == 1) {
             uint32_t words[2];
             exponentials(s, 0, reference, sums, words);
@@ -241,11 +249,9 @@ struct Fp8Math {
                                           Output& o) {
         Scores s;
         if (mine) {
-            const auto of_warp = ring.next(group * 2 + warp() / 2);
+            const RingTurn of_warp = turn(group * 2 + warp() / 2);
             ptx::mbarrier_wait(shared + Plan::kFull + 8 * of_warp.stage, of_warp.parity);
-            compute_scores(shared + Plan::kKv + of_warp.stage * Plan::kStageBytes +
-                               warp() % 2 * 16 * Row::kStride,
-                           s);
+            compute_scores(stage_address(of_warp.stage) + warp() % 2 * 16 * Row::kStride, s);
             forget();
             if (p.logit_cap > 0.0f) cap_scores(s);
             const UnitKeys keys = *unit_keys();
@@ -283,56 +289,54 @@ struct Fp8Math {
     __device__ __forceinline__ void accumulate(int32_t tile, bool first, Output& o) const {
         constexpr int32_t kTurns = 16 / kProducts;  // 4 blocks of 64 dimensions at a time
         constexpr int32_t kReads = kProducts / 2;   // of 32 keys, a turn
-        const uint32_t stages[2] = {ring.next(2 * tile).stage, ring.next(2 * tile + 1).stage};
-        const uint32_t column = shared + Plan::kKv + group * 256 + warp() * 16;
-        const uint32_t rows[2] = {column + stages[0] * Plan::kStageBytes,
-                                  column + stages[1] * Plan::kStageBytes};
-        const uint64_t p_tile = wgmma::k_major(shared + Plan::kP + tile * Plan::kPBytes);
+        const uint32_t halves[2] = {turn(2 * tile).stage, turn(2 * tile + 1).stage};
+        const uint32_t column = group * 256 + warp() * 16;
+        const uint64_t p_tile =
+            wgmma::k_major(shared + Plan::probs(kRows) + tile * Plan::chunk_bytes(kRows));
         Operands<kProducts> a[kDepth];
         uint32_t words[kAhead][2 * kProducts];
-        const auto read = [&](int32_t turn) {
+        const auto read = [&](int32_t at) {
 #pragma unroll
             for (int32_t i = 0; i < kReads; ++i)
-                ptx::load_matrices_transposed(
-                    words[turn % kAhead] + 4 * i,
-                    rows[turn / 4 * kReads + i] + lane() * Row::kStride + turn % 4 * 64);
+                ptx::load_matrices_transposed(words[at % kAhead] + 4 * i,
+                                              stage_address(halves[at / 4 * kReads + i]) +
+                                                  lane() * Row::kStride + column + at % 4 * 64);
         };
         uint32_t scales[2 * kProducts] = {};
 #pragma unroll
         for (auto& block : o) wgmma::touch(block);
 #pragma unroll
-        for (int32_t turn = 0; turn < kAhead; ++turn) read(turn);
+        for (int32_t at = 0; at < kAhead; ++at) read(at);
 #pragma unroll
-        for (int32_t turn = 0; turn < kTurns; ++turn) {
-            const int32_t block = turn % 4;
+        for (int32_t at = 0; at < kTurns; ++at) {
+            const int32_t block = at % 4;
             if constexpr (Row::kScaled) {
                 if (block % 2 == 0) {
                     uint32_t of_keys[kReads];
 #pragma unroll
                     for (int32_t i = 0; i < kReads; ++i)
-                        of_keys[i] =
-                            shared + Plan::kKv + stages[turn / 4 * kReads + i] * Plan::kStageBytes;
+                        of_keys[i] = stage_address(halves[at / 4 * kReads + i]);
                     read_scales(of_keys, group * 2 + block / 2, scales);
                 }
             }
-            auto& of = a[turn % kDepth];
-            if (turn >= kDepth) {
+            auto& of = a[at % kDepth];
+            if (at >= kDepth) {
                 wgmma::wait<kDepth - 1>();
                 hold<kProducts>(of);
             }
-            value_operands<kFormat, kProducts>(words[turn % kAhead], scales, of);
-            if (turn + kAhead < kTurns) {
-                read(turn + kAhead);
-            } else if (turn + 1 == kTurns) {
+            value_operands<kFormat, kProducts>(words[at % kAhead], scales, of);
+            if (at + kAhead < kTurns) {
+                read(at + kAhead);
+            } else if (at + 1 == kTurns) {
                 __syncwarp();
                 if (lane() < 2)
                     ptx::mbarrier_arrive(shared + Plan::kEmpty +
-                                         8 * (lane() == 0 ? stages[0] : stages[1]));
+                                         8 * (lane() == 0 ? halves[0] : halves[1]));
             }
             wgmma::fence();
 #pragma unroll
             for (int32_t i = 0; i < kProducts; ++i) {
-                const int32_t step = turn / 4 * kProducts + i;
+                const int32_t step = at / 4 * kProducts + i;
                 multiply<kRows>(o[block], of[i], p_tile + step * 2, !first || step > 0);
             }
             wgmma::commit();
@@ -391,8 +395,8 @@ struct Fp8Math {
     /// Unit `index`; returns where the ring is behind it. `started` is called when Q has been asked
     /// for.
     template <class Started>
-    __device__ __forceinline__ Ring<Plan::kStages> run(int32_t index, const WorkUnit& of_index,
-                                                       const Started& started) {
+    __device__ __forceinline__ RingTurn run(int32_t index, const WorkUnit& of_index,
+                                            const Started& started) {
         forget();
         int32_t key = of_index.key_begin;
         const int32_t end = of_index.key_end;
@@ -408,7 +412,7 @@ struct Fp8Math {
                 forget();
                 accumulate(tile, first && tile == 0, o);
             }
-            ring = ring.next(second ? 4 : 2);
+            ring = turn(second ? 4 : 2);
         }
         forget();
         const WorkUnit unit = p.workspace.units[index];  // again: no registers for it across tiles
@@ -448,16 +452,19 @@ __device__ __forceinline__ void math_fp8(const AttnVerifyMlaParams& p, uint32_t 
     const int32_t units = p.workspace.header->units;
     ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();
-    Ring<Fp8Plan<kFormat>::kStages> ring;
+    const bool few = few_rows(unit, units);
+    RingTurn ring;
     for (int32_t index = blockIdx.x; index < units; index += gridDim.x) {
         if (index != blockIdx.x) unit = p.workspace.units[index];
         const auto started = [&] {
             if (index == blockIdx.x) ptx::named_barrier_arrive(kQueryBarrier, kFp8Threads);
         };
-        if (unit.rows <= 8) {
-            ring = Fp8Math<kFormat, 8>{p, shared, group, thread, ring}.run(index, unit, started);
+        if (unit.rows <= kFewRows) {
+            ring = Fp8Math<kFormat, kFewRows>{p, shared, group, thread, few, ring}.run(index, unit,
+                                                                                       started);
         } else {
-            ring = Fp8Math<kFormat, 64>{p, shared, group, thread, ring}.run(index, unit, started);
+            ring = Fp8Math<kFormat, kTileRows>{p, shared, group, thread, few, ring}.run(index, unit,
+                                                                                        started);
         }
     }
 }

@@ -34,11 +34,12 @@ struct QueryRow {
     }
 };
 
-/// 16 bf16 values of row `row` as f16 to block `block` of its 36. `natural`: in their own order,
-/// otherwise that of K's words.
+/// 16 bf16 values of row `row` as f16 to block `block` of its 36, chunks of kRows rows. `natural`:
+/// in their own order, otherwise that of K's words.
+template <int32_t kRows>
 __device__ __forceinline__ void store_query(uint32_t q, int32_t row, int32_t block, bool natural,
                                             const uint4 (&values)[2]) {
-    const uint32_t to = q + block / 4 * kQChunkBytes + copy_offset(row, block % 4 * 2);
+    const uint32_t to = q + block / 4 * kRows * 128 + copy_offset(row, block % 4 * 2);
     uint32_t w[8] = {values[0].x, values[0].y, values[0].z, values[0].w,
                      values[1].x, values[1].y, values[1].z, values[1].w};
 #pragma unroll
@@ -81,10 +82,10 @@ __device__ __forceinline__ void load_query(const AttnVerifyMlaParams& p, const W
         if (begin + kAtOnce == kWarpRows) started();
 #pragma unroll
         for (int32_t i = 0; i < kAtOnce; ++i)
-            store_query(q, first + begin + i, lane, false, latent[i]);
+            store_query<kRows>(q, first + begin + i, lane, false, latent[i]);
     }
     if (lane / 4 < kWarpRows)
-        store_query(q, rope_row, kLatentBlocks + lane % 4, natural_rope, rope);
+        store_query<kRows>(q, rope_row, kLatentBlocks + lane % 4, natural_rope, rope);
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
