@@ -325,13 +325,14 @@ struct Fp8Math {
                 hold<kProducts>(of);
             }
             value_operands<kFormat, kProducts>(words[at % kAhead], scales, of);
-            if (at + kAhead < kTurns) {
-                read(at + kAhead);
-            } else if (at + 1 == kTurns) {
+            if (at + kAhead < kTurns) read(at + kAhead);
+            if (block == 2) {  // all of these keys, and of their scales, has been asked for
                 __syncwarp();
-                if (lane() < 2)
+                const uint32_t first_half = halves[at / 4 * kReads];
+                const uint32_t last_half = halves[at / 4 * kReads + kReads - 1];
+                if (lane() < kReads)
                     ptx::mbarrier_arrive(shared + Plan::kEmpty +
-                                         8 * (lane() == 0 ? halves[0] : halves[1]));
+                                         8 * (lane() == 0 ? first_half : last_half));
             }
             wgmma::fence();
 #pragma unroll
