@@ -412,17 +412,25 @@ __device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
     float prob[4];
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) prob[i] = ptx::exp2_approx(__fsub_rn(score[i], shift));
+    constexpr bool kF16 = CacheRow<kFormat>::kFp8;
+    const uint32_t to = at.base + SharedPlan::kProbs +
+                        (8 * at.warp + at.lane / 4) * SharedPlan::kProbStride + at.lane % 4 * 4;
+#pragma unroll
+    for (int32_t keys = 0; keys < 2; ++keys) {
+        float& low = prob[2 * keys];
+        float& high = prob[2 * keys + 1];
+        const uint32_t word = kF16 ? ptx::pack_f16(low, high) : ptx::pack_bf16(low, high);
+        ptx::store_shared(to + 16 * keys, word);
+        // The sum is of what V is weighed with: scores that are all alike are rounded alike, and
+        // that cancels.
+        if constexpr (!kF16) {
+            low = __uint_as_float(word << 16);
+            high = __uint_as_float(word & 0xffff0000u);
+        }
+    }
     state.sum = __fmaf_rn(state.sum, factor,
                           __fadd_rn(__fadd_rn(prob[0], prob[1]), __fadd_rn(prob[2], prob[3])));
     store_state(state_at, state);
-    const uint32_t to = at.base + SharedPlan::kProbs +
-                        (8 * at.warp + at.lane / 4) * SharedPlan::kProbStride + at.lane % 4 * 4;
-    constexpr bool kF16 = CacheRow<kFormat>::kFp8;
-#pragma unroll
-    for (int32_t keys = 0; keys < 2; ++keys)
-        ptx::store_shared(to + 16 * keys, kF16
-                                              ? ptx::pack_f16(prob[2 * keys], prob[2 * keys + 1])
-                                              : ptx::pack_bf16(prob[2 * keys], prob[2 * keys + 1]));
     if (at.lane % 4 == 0)
         ptx::store_shared(at.base + SharedPlan::kFactors + at.lane * 4 + at.warp * 4, factor);
 }

@@ -70,8 +70,8 @@ struct Fp8Plan {
     static constexpr int32_t kStageBytes = kFp8StageKeys * Fp8Row<kFormat>::kStride;
 
     static constexpr int32_t chunk_bytes(int32_t rows) { return rows * 128; }
-    static constexpr int32_t kQ = 0;  // [kChunks]
-    /// f16 [2, of the step's tiles] [row][key], swizzled.
+    static constexpr int32_t kQ = 0;  // f16 [kChunks][row][64], swizzled
+    /// P, f16 [2, of the step's tiles][row][key], swizzled.
     static constexpr int32_t probs(int32_t rows) { return kChunks * chunk_bytes(rows); }
     static constexpr int32_t ring(int32_t rows) { return probs(rows) + 2 * chunk_bytes(rows); }
     static constexpr int32_t kStages = Fp8Row<kFormat>::kStages;
@@ -94,9 +94,10 @@ struct Fp8Plan {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Whether this block's ring takes the room that few rows leave: its only unit has no more.
-__device__ __forceinline__ bool few_rows(const WorkUnit& first, int32_t units) {
-    return first.rows <= kFewRows && static_cast<int32_t>(blockIdx.x + gridDim.x) >= units;
+/// Whether this block's ring takes the room that few rows leave: its only unit, `first`, number
+/// `index`, has no more.
+__device__ __forceinline__ bool few_rows(const WorkUnit& first, int32_t index, int32_t units) {
+    return first.rows <= kFewRows && next_unit(first, index) >= units;
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL

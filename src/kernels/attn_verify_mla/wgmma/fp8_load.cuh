@@ -52,7 +52,7 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
     using Plan = Fp8Plan<kFormat>;
     const int32_t warp = thread / 32;
     TileWalk<2 * kFp8Keys> walk(p);
-    const bool few = few_rows(walk.unit, walk.units);
+    const bool few = few_rows(walk.unit, walk.unit_index, walk.units);
     const uint32_t ring = shared + (few ? Plan::ring(kFewRows) : Plan::ring(kTileRows));
     const int32_t stages = few ? Plan::kFewStages : Plan::kStages;
     LoadStep now = look_up_step(walk, thread);

@@ -40,17 +40,12 @@ struct Fp8Math {
     __device__ int32_t warp() const { return thread >> 5; }
     __device__ float scale() const { return Row::kScaled ? p.scale : p.scale * p.kv_scale; }
     __device__ float to_log2() const { return score_factor(p, scale()); }
-    template <class Value = float>
-    __device__ volatile Value* at(int32_t offset) const {
-        return static_cast<volatile Value*>(__cvta_shared_to_generic(shared + offset));
+    template <class Value = volatile float>
+    __device__ Value* at(int32_t offset) const {
+        return static_cast<Value*>(__cvta_shared_to_generic(shared + offset));
     }
-    __device__ RowVisibility* visibility() const {
-        return static_cast<RowVisibility*>(__cvta_shared_to_generic(shared + Plan::kVisibility));
-    }
-
-    __device__ UnitKeys* unit_keys() const {
-        return static_cast<UnitKeys*>(__cvta_shared_to_generic(shared + Plan::kUnitKeys));
-    }
+    __device__ RowVisibility* visibility() const { return at<RowVisibility>(Plan::kVisibility); }
+    __device__ UnitKeys* unit_keys() const { return at<UnitKeys>(Plan::kUnitKeys); }
     __device__ uint32_t stages() const {
         return kRows == kFewRows && few ? Plan::kFewStages : Plan::kStages;
     }
@@ -271,8 +266,8 @@ struct Fp8Math {
 
     // ---- accumulation ---------------------------------------------------------------------------
 
-    /// Scales of 16 kProducts keys whose rows begin at `rows`, as f16 pairs: of keys
-    /// 8 i + 2 q + {0, 1}. `group`: of 128 dimensions.
+    /// Scales of 32 keys each whose rows begin at `rows`, as f16 pairs: of keys 8 i + 2 q + {0, 1}.
+    /// `dims`: which 128 dimensions.
     __device__ __forceinline__ void read_scales(const uint32_t (&rows)[kProducts / 2], int32_t dims,
                                                 uint32_t (&scales)[2 * kProducts]) const {
 #pragma unroll
@@ -287,8 +282,9 @@ struct Fp8Math {
     /// O^T += V^T P^T of the step's tile `tile`, this warpgroup's dimensions. That the tile is
     /// there follows from its P.
     __device__ __forceinline__ void accumulate(int32_t tile, bool first, Output& o) const {
-        constexpr int32_t kTurns = 16 / kProducts;  // 4 blocks of 64 dimensions at a time
-        constexpr int32_t kReads = kProducts / 2;   // of 32 keys, a turn
+        // A turn: 16 kProducts keys, one of the four blocks of 64 dimensions.
+        constexpr int32_t kTurns = 16 / kProducts;
+        constexpr int32_t kReads = kProducts / 2;  // of 32 keys
         const uint32_t halves[2] = {turn(2 * tile).stage, turn(2 * tile + 1).stage};
         const uint32_t column = group * 256 + warp() * 16;
         const uint64_t p_tile =
@@ -393,15 +389,15 @@ struct Fp8Math {
         }
     }
 
-    /// Unit `index`; returns where the ring is behind it. `started` is called when Q has been asked
-    /// for.
+    /// Unit `index`; returns where the ring is behind it. `same_rows`: the unit before had its
+    /// rows. `started` is called when Q has been asked for.
     template <class Started>
-    __device__ __forceinline__ RingTurn run(int32_t index, const WorkUnit& of_index,
+    __device__ __forceinline__ RingTurn run(int32_t index, const WorkUnit& of_index, bool same_rows,
                                             const Started& started) {
         forget();
         int32_t key = of_index.key_begin;
         const int32_t end = of_index.key_end;
-        start(of_index, started);
+        start(of_index, same_rows, started);
         Output o;
         Rows sums = {};
         for (bool first = true; key < end; key += 2 * kFp8Keys, first = false) {
@@ -423,15 +419,17 @@ struct Fp8Math {
         return ring;
     }
 
-    /// Q, references and what of the unit is read again for each tile.
+    /// Q, unless it is there, references, and what of the unit is read again for each tile.
     template <class Started>
-    __device__ __forceinline__ void start(const WorkUnit& unit, const Started& started) const {
+    __device__ __forceinline__ void start(const WorkUnit& unit, bool same_rows,
+                                          const Started& started) const {
         const int32_t tiles = (unit.key_end - unit.key_begin + kFp8Keys - 1) / kFp8Keys;
-        load_query<kRows>(p, unit, shared + Plan::kQ, group * 128 + thread, Row::kScaled, started);
+        if (!same_rows)
+            load_query<kRows>(p, unit, shared + Plan::kQ, group * 128 + thread, Row::kScaled,
+                              started);
         if (group == 0 && thread < kRows) {
-            UnitKeys keys = {unit.key_begin, unit.key_end, unit.key_end};
-            if (unit.path_node < 0) keys.free_of_mask = min(unit.key_end, unit.context);
-            if (unit.segment_keys > 0 || p.batch.sliding_window > 0) keys.free_of_mask = keys.begin;
+            const UnitKeys keys = {unit.key_begin, unit.key_end,
+                                   p.batch.sliding_window > 0 ? 0 : unit.seen_end};
             if (keys.begin + tiles * kFp8Keys > keys.free_of_mask) {
                 const AttnRequest request(p.batch, unit);
                 const int32_t packed = unit.row_begin + min(thread, unit.rows - 1);
@@ -453,20 +451,28 @@ __device__ __forceinline__ void math_fp8(const AttnVerifyMlaParams& p, uint32_t 
     const int32_t units = p.workspace.header->units;
     ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();
-    const bool few = few_rows(unit, units);
+    int32_t index = first_unit(p.workspace);
+    const bool few = few_rows(unit, index, units);
     RingTurn ring;
-    for (int32_t index = blockIdx.x; index < units; index += gridDim.x) {
-        if (index != blockIdx.x) unit = p.workspace.units[index];
+    bool same_rows = false;
+    while (index < units) {
         const auto started = [&] {
             if (index == blockIdx.x) ptx::named_barrier_arrive(kQueryBarrier, kFp8Threads);
         };
         if (unit.rows <= kFewRows) {
-            ring = Fp8Math<kFormat, kFewRows>{p, shared, group, thread, few, ring}.run(index, unit,
-                                                                                       started);
+            ring = Fp8Math<kFormat, kFewRows>{p, shared, group, thread, few, ring}.run(
+                index, unit, same_rows, started);
         } else {
-            ring = Fp8Math<kFormat, kTileRows>{p, shared, group, thread, few, ring}.run(index, unit,
-                                                                                        started);
+            ring = Fp8Math<kFormat, kTileRows>{p, shared, group, thread, few, ring}.run(
+                index, unit, same_rows, started);
         }
+        const WorkUnit done = p.workspace.units[index];  // again: no registers for it in between
+        index = next_unit(done, index);
+        if (index >= units) break;
+        unit = p.workspace.units[index];
+        same_rows = unit.first_node * p.heads + unit.row_begin ==
+                        done.first_node * p.heads + done.row_begin &&
+                    unit.rows == done.rows;
     }
 }
 
