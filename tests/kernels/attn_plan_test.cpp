@@ -546,15 +546,17 @@ TEST(AttnPlan, WorkspacePartsAreAlignedAndApart) {
         void* base = reinterpret_cast<void*>(uintptr_t{1} << 40);
         const AttnWorkspace w = attn_workspace(step.shape, step.requests(), step.max_nodes,
                                                step.max_context, 132, base);
-        const std::array<std::pair<const void*, size_t>, 6> parts = {{
+        std::vector<std::pair<const void*, size_t>> parts = {
             {w.header, sizeof(PlanHeader)},
             {w.units, Step::at(w.unit_capacity) * sizeof(WorkUnit)},
             {w.merge_items, Step::at(w.merge_item_capacity) * sizeof(MergeItem)},
-            {w.path_slots, Step::at(step.max_nodes) * Step::at(w.path_capacity) * 4},
-            {w.partial_lse, Step::at(w.partial_capacity) * kTileRows * 4},
-            {w.partial_out,
-             Step::at(w.partial_capacity) * kTileRows * 2 * Step::at(attn_value_dim(step.shape))},
-        }};
+            {w.path_slots, Step::at(step.max_nodes) * Step::at(w.path_capacity) * 4}};
+        if (step.shape.kind == KDT_ATTN_MLA) {
+            parts.emplace_back(w.first_slots, size_t{132} * kFirstSlots * 4);
+        }
+        const size_t partial_rows = Step::at(w.partial_capacity) * kTileRows;
+        parts.emplace_back(w.partial_lse, partial_rows * 4);
+        parts.emplace_back(w.partial_out, partial_rows * 2 * Step::at(attn_value_dim(step.shape)));
         auto next = reinterpret_cast<uintptr_t>(base);
         for (const auto& [begin, bytes] : parts) {
             EXPECT_EQ(reinterpret_cast<uintptr_t>(begin) % 256, 0u);

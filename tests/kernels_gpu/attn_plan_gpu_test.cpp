@@ -101,6 +101,24 @@ std::vector<int32_t> path_slots_of(const Step& step, size_t r, int32_t node) {
     return slots;
 }
 
+/// Slots of the first keys of `unit`, -1 where it has fewer.
+std::vector<int32_t> first_slots_of(const Step& step, const WorkUnit& unit) {
+    const auto r = static_cast<size_t>(unit.request);
+    std::vector<int32_t> slots;
+    if (unit.path_node >= 0) {
+        slots = path_slots_of(step, r, unit.path_node);
+    } else {
+        for (int32_t key = unit.key_begin; key < unit.key_end; ++key) {
+            const auto page = static_cast<size_t>(step.pages_start[r] + key / 16);
+            const auto node = static_cast<size_t>(step.node_start[r] + key - step.context[r]);
+            slots.push_back(key < step.context[r] ? step.pages[page] * 16 + key % 16
+                                                  : step.tail_slots[node]);
+        }
+    }
+    slots.resize(kFirstSlots, -1);
+    return slots;
+}
+
 }  // namespace
 
 using AttnPlanGpu = GpuTest;
@@ -159,6 +177,12 @@ TEST_F(AttnPlanGpu, MatchesTheHost) {
             same_bytes(from_device(w.units, plan.header.units), plan.units, sizeof(WorkUnit)));
         EXPECT_TRUE(same_bytes(from_device(w.merge_items, plan.header.merge_items),
                                plan.merge_items, sizeof(MergeItem)));
+        const int32_t first_units = w.first_slots == nullptr ? 0 : device.multiProcessorCount;
+        for (int32_t u = 0; u < std::min(first_units, plan.header.runs); ++u) {
+            EXPECT_EQ(from_device(w.first_slots + u * kFirstSlots, kFirstSlots),
+                      first_slots_of(step, plan.units[static_cast<size_t>(u)]))
+                << "unit " << u;
+        }
         if (shape.deterministic) {
             for (size_t r = 0; r < step.context.size(); ++r) {
                 for (int32_t node = 0; node < step.node_start[r + 1] - step.node_start[r]; ++node) {

@@ -14,7 +14,11 @@ constexpr int32_t kLanes =
     8;  // of a team: 8 columns each, so a load of a team is one 128-byte line
 constexpr int32_t kColumns = 8 * kLanes;
 constexpr int32_t kThreads = kMergeTeams * kLanes;
-constexpr int32_t kBlocksAtOnce = 4;  // of a multiprocessor: 64 registers a thread
+/// Blocks of a multiprocessor. MLA: two, by their shared memory. Blocks go to the multiprocessors
+/// that are free first, and where four fit those get four that work and others none; all then wait
+/// for them, because a multiprocessor reads no more than some 64 bytes a nanosecond.
+template <int32_t kDim>
+constexpr int32_t kBlocksAtOnce = kDim == 512 ? 2 : 4;
 constexpr int32_t kMergeTeamsLog2 = 5;
 constexpr int32_t kDivisionShift = 21;
 constexpr uint32_t kWholeWarp = 0xffffffff;
@@ -154,7 +158,8 @@ __device__ __forceinline__ Merged merge_places(const float* lse, const uint16_t*
 //
 // Grid: a multiple of the slices, as many blocks as can run at once, looping over items.
 template <int32_t kDim>
-__global__ void __launch_bounds__(kThreads, kBlocksAtOnce) attn_combine_kernel(CombineArgs args) {
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
+    attn_combine_kernel(CombineArgs args) {
     constexpr uint32_t kSlices = (kDim + kColumns - 1) / kColumns;
     __shared__ float4 s_values[kMergeTeams][2][kLanes];  // a lane's columns 0-3, 4-7
     __shared__ float2 s_sums[kMergeTeams];               // largest lse, sum of weights
@@ -294,7 +299,7 @@ cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
     constexpr int64_t kSlices = (kDim + kColumns - 1) / kColumns;
     const int64_t capacity = params.workspace.merge_item_capacity;
     if (capacity == 0) return cudaSuccess;
-    const int64_t room = int64_t{kBlocksAtOnce} * params.multiprocessors / kSlices;
+    const int64_t room = int64_t{kBlocksAtOnce<kDim>} * params.multiprocessors / kSlices;
     const int64_t items_at_once = room < 1 ? 1 : room < capacity ? room : capacity;
     const int32_t group = params.heads / params.kv_heads;
     const CombineArgs args = {
@@ -309,12 +314,26 @@ cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
         .group = group,
         .group_reciprocal = static_cast<uint32_t>(((1 << kDivisionShift) + group - 1) / group),
         .path_blocks = (group + kTileRows - 1) / kTileRows};
+    int device = 0;
+    int shared_bytes = 0;  // of a multiprocessor, then asked for to keep others out
+    if (kDim == 512) {
+        cudaError_t error = cudaGetDevice(&device);
+        if (error == cudaSuccess)
+            error = cudaDeviceGetAttribute(&shared_bytes,
+                                           cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+        shared_bytes /= kBlocksAtOnce<kDim> + 1;
+        if (error == cudaSuccess)
+            error = cudaFuncSetAttribute(attn_combine_kernel<kDim>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+        if (error != cudaSuccess) return error;
+    }
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(static_cast<uint32_t>(items_at_once * kSlices));
     config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;

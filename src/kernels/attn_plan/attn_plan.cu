@@ -189,6 +189,22 @@ __global__ void __launch_bounds__(kPathThreads) attn_plan_path_kernel(AttnPlanPa
     }
 }
 
+// The slots of the first keys of each block's first unit, so that its first copies wait for one
+// look-up instead of two. Grid: multiprocessors.
+__global__ void __launch_bounds__(kFirstSlots) attn_plan_first_slots_kernel(AttnPlanParams params) {
+    const AttnWorkspace& workspace = params.workspace;
+    const auto block = static_cast<int32_t>(blockIdx.x);
+    if (block >= workspace.header->runs) return;
+    const WorkUnit unit = workspace.units[block];
+    const auto index = static_cast<int32_t>(threadIdx.x);
+    const int32_t key = unit.key_begin + index;
+    int64_t slot = -1;
+    if (key < unit.key_end) {
+        slot = unit_slot(unit, AttnRequest(params.batch, unit), workspace, key);
+    }
+    workspace.first_slots[block * kFirstSlots + index] = static_cast<int32_t>(slot);
+}
+
 // One thread, no work. Attention is launched with programmatic stream serialization and reads the
 // plan before its griddepcontrol.wait, that is as soon as all blocks of its direct predecessor have
 // exited, when their writes need not be visible yet. This kernel is that predecessor: launched
@@ -203,6 +219,11 @@ cudaError_t attn_plan(const AttnPlanParams& params, cudaStream_t stream) {
     if (error == cudaSuccess && params.shape.deterministic && params.max_nodes > 0) {
         const int32_t blocks = ceil_div(params.max_nodes, kPathThreads / 32);
         attn_plan_path_kernel<<<static_cast<uint32_t>(blocks), kPathThreads, 0, stream>>>(params);
+        error = cudaGetLastError();
+    }
+    if (error == cudaSuccess && params.workspace.first_slots != nullptr) {
+        attn_plan_first_slots_kernel<<<static_cast<uint32_t>(params.shape.multiprocessors),
+                                       kFirstSlots, 0, stream>>>(params);
         error = cudaGetLastError();
     }
     if (error != cudaSuccess) return error;

@@ -46,6 +46,9 @@ struct alignas(64) WorkUnit {
     int64_t pages_begin;  // of the request's entries in the page table
     int32_t seen_end;     // without a sliding window all rows see the keys below
     int32_t next;         // the unit that the block takes next; 0: the one gridDim.x further on
+
+    /// Of the first kind.
+    constexpr bool is_fast() const { return segment_keys == 0 && path_node < 0; }
 };
 static_assert(sizeof(WorkUnit) == 64);
 /// WorkUnit::next of a block's last unit: beyond all units, with room to go on from there.
@@ -73,6 +76,10 @@ struct alignas(32) MergeItem {
 };
 static_assert(sizeof(MergeItem) == 32);
 
+/// Keys whose slots a block of the MLA main loops finds beside its first unit (first_slots): what
+/// its ring of stages takes at once.
+inline constexpr int32_t kFirstSlots = 192;
+
 /// Deterministic mode: path boundaries are multiples of this, the keys of one tensor-core product.
 inline constexpr int32_t kBoundaryKeys = 16;
 /// Deterministic mode: keys below this position are taken in segments for a node at `position`.
@@ -96,11 +103,13 @@ struct AttnWorkspace {
     PlanHeader* header = nullptr;
     WorkUnit* units = nullptr;         // [unit_capacity]
     MergeItem* merge_items = nullptr;  // [merge_item_capacity]
-    int32_t* path_slots = nullptr;  // [max_nodes, path_capacity] deterministic mode: slots of the
-                                    // keys from the node's own boundary to itself, in path order
-    float* partial_lse = nullptr;   // [partial_capacity, kTileRows] base-2 log of the sum of
-                                    // exp2; -inf: the row saw no key
-    void* partial_out = nullptr;    // bf16 [partial_capacity, kTileRows, value_dim], normalised
+    int32_t* path_slots = nullptr;   // [max_nodes, path_capacity] deterministic mode: slots of the
+                                     // keys from the node's own boundary to itself, in path order
+    int32_t* first_slots = nullptr;  // [multiprocessors, kFirstSlots] MLA: slots of the first keys
+                                     // of unit b, -1: no such key
+    float* partial_lse = nullptr;    // [partial_capacity, kTileRows] base-2 log of the sum of
+                                     // exp2; -inf: the row saw no key
+    void* partial_out = nullptr;     // bf16 [partial_capacity, kTileRows, value_dim], normalised
     int32_t unit_capacity = 0;
     int32_t merge_item_capacity = 0;
     int32_t partial_capacity = 0;

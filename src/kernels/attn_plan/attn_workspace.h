@@ -73,6 +73,8 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
     place(workspace.merge_items, count(workspace.merge_item_capacity) * sizeof(MergeItem));
     place(workspace.path_slots,
           count(max_nodes) * count(workspace.path_capacity) * sizeof(int32_t));
+    if (shape.kind == KDT_ATTN_MLA)
+        place(workspace.first_slots, count(multiprocessors) * kFirstSlots * sizeof(int32_t));
     const size_t partial_rows = count(workspace.partial_capacity) * kTileRows;
     place(workspace.partial_lse, partial_rows * sizeof(float));
     std::byte* partial_out = nullptr;

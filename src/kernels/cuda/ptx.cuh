@@ -138,6 +138,21 @@ __device__ __forceinline__ void copy_async_16(uint32_t to, const void* from, boo
                  "r"(bytes)
                  : "memory");
 }
+/// L2 policy for what is read once: it makes room before anything else does.
+__device__ __forceinline__ uint64_t evict_first_policy() {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+/// copy_async_16() under an L2 policy.
+__device__ __forceinline__ void copy_async_16(uint32_t to, const void* from, bool valid,
+                                              uint64_t policy) {
+    const int32_t bytes = valid ? 16 : 0;
+    asm volatile(
+        "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to),
+        "l"(from), "r"(bytes), "l"(policy)
+        : "memory");
+}
 __device__ __forceinline__ void copy_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }

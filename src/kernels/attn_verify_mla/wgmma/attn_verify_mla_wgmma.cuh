@@ -9,39 +9,11 @@
 // one. The softmax keeps a row's reference maximum until a score exceeds it by kLazyRescale powers
 // of two, so that O is rescaled rarely; the decision is the row's own, so its result depends on
 // nothing but its keys.
-//
-// Shared memory: operand tiles as wgmma.cuh describes them, 9 chunks (8 latent, 1 rope) each.
 #pragma once
 
-#include "kernels/attn_verify_mla/wgmma/units.cuh"
+#include "kernels/attn_verify_mla/wgmma/bf16_query.cuh"
 
 namespace kd::mla_wgmma {
-
-inline constexpr int32_t kStages = 3;
-inline constexpr int32_t kKeys = kMlaWgmmaTileKeys;  // of a stage
-inline constexpr int32_t kRegisterChunks = 4;        // chunks of Q that the score warpgroup holds
-inline constexpr int32_t kSharedChunks = kChunks - kRegisterChunks;
-inline constexpr int32_t kChunkBytes = kKeys * 128;
-inline constexpr int32_t kTileBytes = kChunks * kChunkBytes;
-
-// Byte offsets from the 1024-byte-aligned start of shared memory.
-inline constexpr int32_t kQ = 0;  // [kSharedChunks]
-inline constexpr int32_t kKv = kQ + kSharedChunks * kQChunkBytes;
-inline constexpr int32_t kP = kKv + kStages * kTileBytes;
-inline constexpr int32_t kRowScale = kP + kTileRows * 128;         // float [64], for this tile
-inline constexpr int32_t kRowInverse = kRowScale + 64 * 4;         // float [2][64], by unit parity
-inline constexpr int32_t kRescaleFlag = kRowInverse + 2 * 64 * 4;  // int32 [4 warps]
-inline constexpr int32_t kBarriers = kRescaleFlag + 16;
-inline constexpr int32_t kBarrierFull = kBarriers;                     // [kStages] 128 copies
-inline constexpr int32_t kBarrierEmpty = kBarrierFull + 8 * kStages;   // [kStages] 8 warps
-inline constexpr int32_t kBarrierPFull = kBarrierEmpty + 8 * kStages;  // 4 warps
-inline constexpr int32_t kBarrierPEmpty = kBarrierPFull + 8;           // 8 warps
-inline constexpr int32_t kBarrierFinal = kBarrierPEmpty + 8;  // [2] by unit parity: the score
-                                                              // warpgroup may be a unit ahead
-inline constexpr int32_t kSharedBytes = kBarrierFinal + 2 * 8;
-inline constexpr int32_t kSharedRequestBytes = kSharedBytes + 1024;  // for the alignment
-static_assert(kSharedRequestBytes <= 232448);
-static_assert(kChunkBytes % 1024 == 0 && kKeys % 16 == 0);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -50,108 +22,45 @@ static_assert(kChunkBytes % 1024 == 0 && kKeys % 16 == 0);
 __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shared,
                                      int32_t thread) {
     const int32_t unit16 = thread % 8;  // of each 128-byte piece
-    const auto* const kv = static_cast<const std::byte*>(p.kv);
+    const auto* const kv = static_cast<const std::byte*>(p.kv) + unit16 * 16;
+    const FirstSlots<kKeys, 3> first(p.workspace, thread);
+    const uint64_t policy = ptx::evict_first_policy();
+    TileWalk<kKeys, kOutTurns> walk(p);
+    TileRow now = look_up(walk, thread, &first.slot[0]);
+    TileRow next = look_up(walk, thread, &first.slot[1]);
+    TileRow later = look_up(walk, thread, &first.slot[2]);
     bool waited = false;
-    TileWalk<kKeys> walk(p);
-    TileRow now = look_up(walk, waited, thread);
-    TileRow next = look_up(walk, waited, thread);
-    TileRow later = look_up(walk, waited, thread);
     Turn<kStages> turn{0};
     for (; now.live; ++turn.count) {
         const int32_t lane_slot = now.slot();
         // Let Q be asked for in between, or it would queue behind all stages.
         if (turn.count == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
+        if (now.fresh && !waited) {
+            ptx::grid_dependency_wait();
+            waited = true;
+        }
         ptx::mbarrier_wait(shared + kBarrierEmpty + 8 * turn.stage(), turn.parity() ^ 1);
         const uint32_t stage = shared + kKv + turn.stage() * kTileBytes;
+        if (!now.empty) {
 #pragma unroll
-        for (int32_t step = 0; step < kKeys / 16; ++step) {
-            const int32_t slot = __shfl_sync(0xffffffff, lane_slot, step * 4 + thread % 32 / 8);
-            const bool valid = slot >= 0;
-            const std::byte* row = kv + (valid ? slot * p.kv_slot_bytes : 0) + unit16 * 16;
-            const uint32_t to = stage + copy_offset(copy_row<kKeys>(thread, step), unit16);
+            for (int32_t step = 0; step < kKeys / 16; ++step) {
+                const int32_t slot = __shfl_sync(0xffffffff, lane_slot, step * 4 + thread % 32 / 8);
+                const bool valid = slot >= 0;
+                const std::byte* row = kv + (valid ? slot * p.kv_slot_bytes : 0);
+                const uint32_t to = stage + copy_offset(copy_row<kKeys>(thread, step), unit16);
 #pragma unroll
-            for (int32_t chunk = 0; chunk < kChunks; ++chunk)
-                ptx::copy_async_16(to + chunk * kChunkBytes, row + chunk * 128, valid);
+                for (int32_t chunk = 0; chunk < kChunks; ++chunk)
+                    ptx::copy_async_16(to + chunk * kChunkBytes, row + chunk * 128, valid, policy);
+            }
         }
         ptx::mbarrier_arrive_on_copies(shared + kBarrierFull + 8 * turn.stage());
         now = next;
         next = later;
-        later = look_up(walk, waited, thread);
+        later = look_up(walk, thread);
     }
-    if (turn.count == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
 }
 
 // ---- score ------------------------------------------------------------------------------------
-
-/// Transposes a 4 x 4 matrix of words over the four threads of a quad: word i of thread t becomes
-/// word t of thread i.
-__device__ __forceinline__ void quad_transpose(uint32_t (&w)[4], int32_t lane) {
-    const bool odd = lane & 1;
-    const bool high = lane & 2;
-    const uint32_t a = __shfl_xor_sync(0xffffffff, odd ? w[0] : w[1], 1);
-    const uint32_t b = __shfl_xor_sync(0xffffffff, odd ? w[2] : w[3], 1);
-    (odd ? w[0] : w[1]) = a;
-    (odd ? w[2] : w[3]) = b;
-    const uint32_t c = __shfl_xor_sync(0xffffffff, high ? w[0] : w[2], 2);
-    const uint32_t d = __shfl_xor_sync(0xffffffff, high ? w[1] : w[3], 2);
-    (high ? w[0] : w[2]) = c;
-    (high ? w[1] : w[3]) = d;
-}
-
-/// Operand A of the products with Q's first kRegisterChunks chunks: [chunk, 16 columns].
-using QueryRegisters = uint32_t[kRegisterChunks * 4][4];
-
-/// `started` is called when all of Q has been asked for.
-template <class Started>
-__device__ __forceinline__ void load_q(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                                       uint32_t shared, int32_t thread, QueryRegisters& q,
-                                       const Started& started) {
-    const QueryRows query{p, unit};
-    const int32_t lane = thread % 32;
-    constexpr int32_t kPairs = kRegisterChunks * 2;  // of 16 columns
-    uint4 loaded[2][kPairs];
-#pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-        const int32_t row = min(thread / 32 * 16 + lane / 4 + 8 * half, unit.rows - 1);
-        const std::byte* latent = query.latent(row) + lane % 4 * 16;
-#pragma unroll
-        for (int32_t pair = 0; pair < kPairs; ++pair)
-            loaded[half][pair] = *reinterpret_cast<const uint4*>(latent + pair * 64);
-    }
-    const int32_t unit16 = thread % 8;
-#pragma unroll
-    for (int32_t step = 0; step < kTileRows / 16; ++step) {
-        const int32_t row = copy_row<kTileRows>(thread, step);
-        if (row >= unit.rows) continue;
-        const std::byte* latent = query.latent(row) + unit16 * 16;
-        const std::byte* rope = query.rope(row) + unit16 * 16;
-        const uint32_t to = shared + kQ + copy_offset(row, unit16);
-#pragma unroll
-        for (int32_t chunk = 0; chunk < kSharedChunks - 1; ++chunk)
-            ptx::copy_async_16(to + chunk * kQChunkBytes, latent + (kRegisterChunks + chunk) * 128,
-                               true);
-        ptx::copy_async_16(to + (kSharedChunks - 1) * kQChunkBytes, rope, true);
-    }
-    ptx::copy_async_commit();
-    started();
-
-#pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int32_t pair = 0; pair < kPairs; ++pair) {
-            const uint4 row = loaded[half][pair];
-            uint32_t words[4] = {row.x, row.y, row.z, row.w};
-            quad_transpose(words, lane);
-            q[2 * pair][half] = words[0];
-            q[2 * pair][half + 2] = words[1];
-            q[2 * pair + 1][half] = words[2];
-            q[2 * pair + 1][half + 2] = words[3];
-        }
-    }
-    ptx::copy_async_wait<0>();
-    ptx::fence_async_proxy();
-    ptx::named_barrier_sync(kScoreBarrier, 128);
-}
 
 /// Running softmax of one row; `sum` is this thread's share of it.
 struct RowState {
@@ -180,6 +89,35 @@ __device__ __forceinline__ void cap_scores(const AttnVerifyMlaParams& p, Scores&
     for (float& x : s) x = 1.0f - __fdividef(2.0f, 1.0f + ptx::exp2_approx(x * inner));
 }
 
+/// What a row sees of a tile that begins `tail` keys behind the context (or before: negative), in
+/// fast mode: bit c for the tile's key c. `ancestors`: the node's words.
+__device__ __forceinline__ uint64_t tail_mask(uint64_t low, uint64_t high, int32_t tail) {
+    if (tail <= 0) return low << -tail | ((uint64_t{1} << -tail) - 1);
+    return tail < 64 ? low >> tail | high << 1 << (63 - tail) : high >> (tail - 64);
+}
+
+/// mask_scores() for a unit of fast mode, whose rows' ancestors are at `masks` in shared memory: in
+/// the step's last tiles it is what all others wait for.
+__device__ __forceinline__ void mask_tail(uint32_t masks, const WorkUnit& unit, int32_t key,
+                                          int32_t row, Scores& s) {
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        const uint4 words = ptx::load_shared_128(masks + (row + 8 * half) * 16);
+        uint64_t seen = tail_mask(words.x | uint64_t{words.y} << 32,
+                                  words.z | uint64_t{words.w} << 32, key - unit.context);
+        seen &= ~uint64_t{0} >> (64 - min(unit.key_end - key, 64));
+        seen >>= threadIdx.x % 4 * 2;
+        const auto low = static_cast<uint32_t>(seen);
+        const auto high = static_cast<uint32_t>(seen >> 32);
+#pragma unroll
+        for (int32_t i = 0; i < kKeys / 2; ++i) {
+            if ((i >> 1 & 1) != half) continue;
+            const int32_t column = i / 4 * 8 + i % 2;
+            if (((column < 32 ? low : high) >> column % 32 & 1) == 0) s[i] = -INFINITY;
+        }
+    }
+}
+
 __device__ __forceinline__ void mask_scores(const AttnVerifyMlaParams& p,
                                             const AttnRequest& request, const WorkUnit& unit,
                                             int32_t key, int32_t row, Scores& s) {
@@ -196,7 +134,8 @@ __device__ __forceinline__ void mask_scores(const AttnVerifyMlaParams& p,
     }
 }
 
-/// S = Q K^T of the tile at `k_tile`; calls `between` when the first products are under way.
+/// S = Q K^T of the tile at `k_tile`; calls `between` when kHandOverAfter of its products are under
+/// way.
 template <class Between>
 __device__ __forceinline__ void compute_scores(uint32_t shared, uint32_t k_tile,
                                                const QueryRegisters& q, Scores& s,
@@ -209,10 +148,11 @@ __device__ __forceinline__ void compute_scores(uint32_t shared, uint32_t k_tile,
         wgmma::ss_n48(s, query + step / 4 * (kQChunkBytes >> 4) + step % 4 * 2,
                       keys + (kRegisterChunks + step / 4) * (kChunkBytes >> 4) + step % 4 * 2,
                       step > 0);
-    between();
 #pragma unroll
-    for (int32_t step = 0; step < kRegisterChunks * 4; ++step)
+    for (int32_t step = 0; step < kRegisterChunks * 4; ++step) {
+        if (step == kHandOverAfter - kSharedChunks * 4) between();
         wgmma::rs_n48(s, q[step], keys + step / 4 * (kChunkBytes >> 4) + step % 4 * 2, true);
+    }
     wgmma::commit();
     wgmma::wait<0>();
     wgmma::touch(s);
@@ -237,7 +177,9 @@ struct ScoreRole {
     int32_t* rescale_flag;
     float to_log2;
     uint32_t p_row;  // where this lane's row of P goes for the first two groups of 8 keys
+    int32_t first_row;
     Turn<kStages> turn{0};
+    uint32_t published = 0;  // tiles; turns of results have none
 
     __device__ ScoreRole(const AttnVerifyMlaParams& params, std::byte* memory, uint32_t address,
                          int32_t of_role)
@@ -253,9 +195,12 @@ struct ScoreRole {
         const int32_t lane = thread % 32;
         const int32_t p_rows = thread / 32 * 16 + lane % 16;
         p_row = shared + kP + copy_offset(p_rows, lane / 16);
+        first_row = thread / 32 * 16 + lane / 4;
+        // Kept, not computed anew where P is handed over: the accumulation waits for that.
+        asm volatile("" : "+r"(p_row), "+r"(first_row));
     }
 
-    __device__ int32_t row() const { return thread / 32 * 16 + thread % 32 / 4; }  // and row + 8
+    __device__ int32_t row() const { return first_row; }  // and row + 8
     __device__ uint32_t full(Turn<kStages> of) const {
         return shared + kBarrierFull + 8 * of.stage();
     }
@@ -304,11 +249,11 @@ struct ScoreRole {
         return out;
     }
 
-    /// Hands the P of tile `of` to the accumulation, once the tile before is accumulated.
-    __device__ __forceinline__ void publish(const Published& tile, Turn<kStages> of) const {
+    /// Hands the P of a tile to the accumulation, once the tile before is accumulated.
+    __device__ __forceinline__ void publish(const Published& tile) {
         const bool rescale =
             __any_sync(0xffffffff, tile.factor[0] != 1.0f || tile.factor[1] != 1.0f);
-        ptx::mbarrier_wait(shared + kBarrierPEmpty, of.count & 1 ^ 1);
+        ptx::mbarrier_wait(shared + kBarrierPEmpty, published++ & 1 ^ 1);
 #pragma unroll
         for (int32_t j = 0; j < kKeys / 8; j += 2)
             ptx::store_matrices(p_row ^ (j << 4), tile.p[j][0], tile.p[j][1], tile.p[j + 1][0],
@@ -326,7 +271,6 @@ struct ScoreRole {
     __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const QueryRegisters& q,
                                                RowState (&rows)[2]) {
         const AttnRequest request(p.batch, unit);
-        const int32_t free_of_mask = p.batch.sliding_window > 0 ? 0 : unit.seen_end;
         // Tensor cores serve whoever asks, and accumulation asks for more: started beside the next
         // scores it would hold them up. So a tile's P is held back until those are done, if their
         // keys are there.
@@ -336,17 +280,22 @@ struct ScoreRole {
             Scores s;
             if (!held) ptx::mbarrier_wait(full(turn), turn.parity());
             compute_scores(shared, shared + kKv + turn.stage() * kTileBytes, q, s, [&] {
-                if (held) publish(tile, Turn<kStages>{turn.count - 1});
+                if (held) publish(tile);
             });
             if (p.logit_cap > 0.0f) cap_scores(p, s);
-            if (key + kKeys > free_of_mask) mask_scores(p, request, unit, key, row(), s);
+            if (key + kKeys > unit.seen_end) {
+                if (unit.is_fast())
+                    mask_tail(shared + kTailMask, unit, key, row(), s);
+                else
+                    mask_scores(p, request, unit, key, row(), s);
+            }
             tile = soften(s, rows);
-            const Turn<kStages> of = turn;
             ++turn.count;
             held = __all_sync(0xffffffff, key + kKeys < unit.key_end &&
                                               ptx::mbarrier_done(full(turn), turn.parity()));
-            if (!held) publish(tile, of);
+            if (!held) publish(tile);
         }
+        turn.count += kOutTurns;
     }
 
     __device__ __forceinline__ void finish(const WorkUnit& unit, uint32_t unit_parity,
@@ -365,61 +314,69 @@ struct ScoreRole {
     __device__ __forceinline__ void run() {
         WorkUnit unit = p.workspace.units[blockIdx.x];
         const int32_t units = p.workspace.header->units;
+        int32_t index = first_unit(p.workspace);
+        QuerySources sources;
+        if (index < units) sources = QuerySources(p, unit, thread);
+        sources.hold();
         ptx::grid_dependency_wait();
         ptx::grid_dependency_launch();
-        uint32_t unit_parity = 0;
+        if (index >= units) return;
         QueryRegisters q;
-        bool same_rows = false;
-        for (int32_t index = first_unit(p.workspace); index < units; unit_parity ^= 1) {
-            if (!same_rows) {
-                // All four warps are through with the Q of the unit before.
-                if (index != blockIdx.x) ptx::named_barrier_sync(kScoreBarrier, 128);
-                load_q(p, unit, shared, thread, q, [&] {
-                    if (index == blockIdx.x) ptx::named_barrier_arrive(kQueryBarrier, 256);
-                });
-            }
+        load_q(sources, shared, thread, q, [] { ptx::named_barrier_arrive(kQueryBarrier, 256); });
+        for (uint32_t unit_parity = 0;; unit_parity ^= 1) {
             RowState rows[2];
             unit_tiles(unit, q, rows);
             finish(unit, unit_parity, rows);
             index = next_unit(unit, index);
-            if (index >= units) break;
+            if (index >= units) return;
             const int32_t row = unit.first_node * p.heads + unit.row_begin;
             const int32_t row_count = unit.rows;
             unit = p.workspace.units[index];
-            same_rows = unit.first_node * p.heads + unit.row_begin == row && unit.rows == row_count;
+            if (unit.first_node * p.heads + unit.row_begin == row && unit.rows == row_count)
+                continue;
+            // All four warps are through with the Q of the unit before.
+            ptx::named_barrier_sync(kScoreBarrier, 128);
+            load_q(QuerySources(p, unit, thread), shared, thread, q, [] {});
         }
     }
 };
 
 // ---- accumulate -------------------------------------------------------------------------------
 
-/// Normalises and stores this thread's two rows of O, 16 bytes a store.
+/// Normalises a warp's 16 rows of O, 256 columns of `half`, and stores them, whole rows at a time,
+/// by way of its part of the free stage at `stage`. `thread`: of the warpgroup.
 __device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                                          int32_t row, int32_t lane, int32_t half,
-                                          const float (&inverse)[2], const float (&o)[2][64]) {
+                                          uint32_t shared, uint32_t stage, int32_t thread,
+                                          int32_t half, const float (&inverse)[2],
+                                          const float (&o)[2][64]) {
+    const int32_t lane = thread % 32;
+    const int32_t warp = half * 4 + thread / 32;
+    const auto place = [&](int32_t row) {
+        return row < kOutStageRows ? stage + warp * kOutStageBytes + row * kOutRowBytes
+                                   : shared + kOutRest + warp * kOutRestBytes +
+                                         (row - kOutStageRows) * kOutRowBytes;
+    };
+    const uint32_t to = place(lane % 16) + lane / 16 * 16;
+#pragma unroll
+    for (int32_t block = 0; block < 16; ++block) {  // 16 columns
+        const float* const d = &o[block / 8][block % 8 * 8];
+        ptx::store_matrices(to + block * 32, ptx::pack_bf16(d[0] * inverse[0], d[1] * inverse[0]),
+                            ptx::pack_bf16(d[2] * inverse[1], d[3] * inverse[1]),
+                            ptx::pack_bf16(d[4] * inverse[0], d[5] * inverse[0]),
+                            ptx::pack_bf16(d[6] * inverse[1], d[7] * inverse[1]));
+    }
+    __syncwarp();
     const int64_t first_row = unit.partial >= 0
                                   ? int64_t{unit.partial} * kTileRows
                                   : int64_t{unit.first_node} * p.heads + unit.row_begin;
-    std::byte* const base =
-        static_cast<std::byte*>(unit.partial >= 0 ? p.workspace.partial_out : p.out);
+    const int32_t warp_row = thread / 32 * 16;
+    auto* const out = static_cast<std::byte*>(unit.partial >= 0 ? p.workspace.partial_out : p.out) +
+                      2 * ((first_row + warp_row) * kMlaLatent + half * 256) + lane * 16;
 #pragma unroll
-    for (int32_t r = 0; r < 2; ++r) {
-        const int32_t tile_row = row + 8 * r;
-        std::byte* const to =
-            base + 2 * ((first_row + tile_row) * kMlaLatent + half * 256 + lane % 4 * 8);
-#pragma unroll
-        for (int32_t block = 0; block < 8; ++block) {  // 32 columns
-            uint32_t words[4];
-#pragma unroll
-            for (int32_t j = 0; j < 4; ++j) {
-                const float* const pair = &o[block / 4][(block % 4 * 4 + j) * 4 + 2 * r];
-                words[j] = ptx::pack_bf16(pair[0] * inverse[r], pair[1] * inverse[r]);
-            }
-            quad_transpose(words, lane);
-            if (tile_row < unit.rows)
-                *reinterpret_cast<uint4*>(to + block * 64) =
-                    make_uint4(words[0], words[1], words[2], words[3]);
-        }
+    for (int32_t row = 0; row < 16; ++row) {
+        const uint4 values = ptx::load_shared_128(place(row) + lane * 16);
+        if (warp_row + row < unit.rows)
+            *reinterpret_cast<uint4*>(out + row * 2 * kMlaLatent) = values;
     }
 }
 
@@ -446,7 +403,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys, ++turn.count) {
             const bool first = key == unit.key_begin;
             ptx::mbarrier_wait(shared + kBarrierFull + 8 * turn.stage(), turn.parity());
-            ptx::mbarrier_wait(shared + kBarrierPFull, turn.count & 1);
+            ptx::mbarrier_wait(shared + kBarrierPFull, (turn.count - unit_count * kOutTurns) & 1);
             if (!first && *const_cast<const volatile int32_t*>(rescale_flag + warp)) {
                 const float factor[2] = {*const_cast<const volatile float*>(row_scale + row),
                                          *const_cast<const volatile float*>(row_scale + row + 8)};
@@ -479,7 +436,13 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
         const float inverse[2] = {
             *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row),
             *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row + 8)};
-        store_out(p, unit, row, lane, half, inverse, o);
+        ptx::mbarrier_wait(shared + kBarrierFull + 8 * turn.stage(), turn.parity());
+        if (warp * 16 < unit.rows)
+            store_out(p, unit, shared, shared + kKv + turn.stage() * kTileBytes, thread, half,
+                      inverse, o);
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(shared + kBarrierEmpty + 8 * turn.stage());
+        turn.count += kOutTurns;
     }
 }
 
@@ -506,17 +469,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     __syncthreads();
     // One if for the roles: the compiler gives each branch the registers it asks for.
-    const int32_t thread = threadIdx.x % 128;
     const int32_t role = threadIdx.x / 128;
     if (role == 0) {
         ptx::setmaxnreg_decrease<40>();
-        load(p, shared, thread);
+        load(p, shared, thread_of_role());
     } else if (role == 1) {
         ptx::setmaxnreg_increase<152>();
-        ScoreRole(p, memory, shared, thread).run();
+        ScoreRole(p, memory, shared, thread_of_role()).run();
     } else {
         ptx::setmaxnreg_increase<160>();
-        accumulate(p, memory, shared, thread, role - 2);
+        accumulate(p, memory, shared, thread_of_role(), role - 2);
     }
 #endif
 }

@@ -6,17 +6,6 @@
 
 namespace kd::mla_wgmma {
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-/// threadIdx.x % 128, read anew: were it one value for all roles, the compiler would spill it.
-__device__ __forceinline__ int32_t thread_of_role() {
-    int32_t thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread & 127;
-}
-
-#endif  // __CUDA_ARCH_FEAT_SM90_ALL
-
 /// Grid: at most one block a multiprocessor, persistent. Block: kFp8Threads.
 template <kdt_kv_format kFormat>
 __global__ void __launch_bounds__(kFp8Threads, 1)

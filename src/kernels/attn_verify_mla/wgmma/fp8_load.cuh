@@ -15,11 +15,11 @@ struct LoadStep {
     bool second;  // there is a second tile
 };
 
-__device__ __forceinline__ LoadStep look_up_step(TileWalk<2 * kFp8Keys>& walk, int32_t thread) {
+__device__ __forceinline__ LoadStep look_up_step(TileWalk<2 * kFp8Keys>& walk, int32_t thread,
+                                                 const int32_t* first_slot = nullptr) {
     LoadStep step;
     step.second = walk.valid() && walk.unit.key_end - walk.key > kFp8Keys;
-    bool waited = false;  // waiting again for what has finished is cheaper than remembering
-    step.row = look_up(walk, waited, thread);
+    step.row = look_up(walk, thread, first_slot);
     return step;
 }
 
@@ -51,11 +51,12 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
                                          int32_t thread) {
     using Plan = Fp8Plan<kFormat>;
     const int32_t warp = thread / 32;
+    const FirstSlots<2 * kFp8Keys, 1> first_slots(p.workspace, thread);
     TileWalk<2 * kFp8Keys> walk(p);
     const bool few = few_rows(walk.unit, walk.unit_index, walk.units);
     const uint32_t ring = shared + (few ? Plan::ring(kFewRows) : Plan::ring(kTileRows));
     const int32_t stages = few ? Plan::kFewStages : Plan::kStages;
-    LoadStep now = look_up_step(walk, thread);
+    LoadStep now = look_up_step(walk, thread, &first_slots.slot[0]);
     LoadStep next = look_up_step(walk, thread);
     int32_t first = 0;    // stage of the step
     uint32_t parity = 1;  // of the empty barrier's phase to wait for: all are free at first
@@ -69,6 +70,7 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
         // A warp without a stage waits all the same: it could not tell a phase from the next but
         // one.
         ptx::mbarrier_wait(shared + Plan::kEmpty + 8 * stage, parity ^ wraps);
+        if (now.row.fresh) ptx::grid_dependency_wait();  // again costs less than to remember it
         if (ahead == warp)
             copy_stage<kFormat>(p, ring + stage * Plan::kStageBytes,
                                 shared + Plan::kFull + 8 * stage, now.row.slot(), thread % 32);

@@ -27,6 +27,13 @@ cudaError_t launch<KDT_KV_BF16>(const AttnVerifyMlaParams& params, int32_t multi
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+/// threadIdx.x % 128, read anew: were it one value for all roles, the compiler would spill it.
+__device__ __forceinline__ int32_t thread_of_role() {
+    int32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread & 127;
+}
+
 /// What a tile counter says about the ring: which stage, which phase.
 template <int32_t kStages>
 struct Turn {
@@ -45,8 +52,8 @@ __device__ __forceinline__ uint32_t copy_offset(int32_t row, int32_t unit) {
     return row * 128 + ((unit ^ (row & 7)) << 4);
 }
 
-/// Walks the tiles of this block's units in order.
-template <int32_t kKeys>
+/// Walks the tiles of this block's units in order, kRest tiles further than each unit's keys.
+template <int32_t kKeys, int32_t kRest = 0>
 struct TileWalk {
     const AttnVerifyMlaParams& params;
     WorkUnit unit;
@@ -63,7 +70,7 @@ struct TileWalk {
     __device__ bool valid() const { return unit_index < units; }
     __device__ void next() {
         key += kKeys;
-        if (key < unit.key_end) return;
+        if (key < unit.key_end + kRest * kKeys) return;
         unit_index = next_unit(unit, unit_index);
         if (!valid()) return;
         unit = params.workspace.units[unit_index];
@@ -78,21 +85,46 @@ struct TileRow {
     int32_t shift = 0;
     int32_t within = -1;  // -1: no such key
     bool live = false;    // false: the block's units have no more tiles
+    bool empty = false;   // beyond the unit's keys
+    bool fresh = false;   // the kernel before this may still be writing some of the tile's rows
 
     __device__ int32_t slot() const { return within < 0 ? -1 : (page << shift) + within; }
 };
 
-template <int32_t kKeys>
-__device__ __forceinline__ TileRow look_up(TileWalk<kKeys>& walk, bool& waited, int32_t thread) {
+/// The slots that the plan has written down for this lane's rows of the block's first kTiles tiles.
+template <int32_t kKeys, int32_t kTiles>
+struct FirstSlots {
+    static_assert(kKeys * kTiles <= kFirstSlots);
+    int32_t slot[kTiles] = {};
+
+    /// In flight until used: needs nothing but the block's index.
+    __device__ FirstSlots(const AttnWorkspace& workspace, int32_t thread) {
+        constexpr int32_t kWarpRows = kKeys / 4;
+        if (thread % 32 >= kWarpRows) return;
+        const int32_t* from = workspace.first_slots + blockIdx.x * kFirstSlots +
+                              thread / 32 * kWarpRows + thread % 32;
+#pragma unroll
+        for (int32_t tile = 0; tile < kTiles; ++tile) slot[tile] = from[tile * kKeys];
+    }
+};
+
+/// The row of this lane in the walk's next tile. `first_slot`: where the plan has it if the tile is
+/// of the block's first unit.
+template <int32_t kKeys, int32_t kRest>
+__device__ __forceinline__ TileRow look_up(TileWalk<kKeys, kRest>& walk, int32_t thread,
+                                           const int32_t* first_slot = nullptr) {
     TileRow row;
     row.live = walk.valid();
     if (!row.live) return row;
     const WorkUnit& unit = walk.unit;
     const AttnBatchView& batch = walk.params.batch;
-    // Rows of the context were written rounds ago; those of the tail by the kernel before this.
-    if (!waited && (unit.path_node >= 0 || walk.key + kKeys > unit.context)) {
-        ptx::grid_dependency_wait();
-        waited = true;
+    row.empty = walk.key >= unit.key_end;
+    row.fresh = !row.empty && (unit.path_node >= 0 || walk.key + kKeys > unit.context);
+    if (first_slot && walk.unit_index == blockIdx.x) {
+        row.page = *first_slot;
+        row.within = 0;
+        walk.next();
+        return row;
     }
     constexpr int32_t kWarpRows = kKeys / 4;
     const int32_t key = walk.key + thread / 32 * kWarpRows + thread % 32;

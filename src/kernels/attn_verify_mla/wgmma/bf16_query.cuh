@@ -1,0 +1,116 @@
+// How the score warpgroup of the bf16 loop gets a unit's Q, and with it who of the tree its rows
+// see.
+#pragma once
+
+#include "kernels/attn_verify_mla/wgmma/bf16_config.cuh"
+
+namespace kd::mla_wgmma {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Transposes a 4 x 4 matrix of words over the four threads of a quad: word i of thread t becomes
+/// word t of thread i.
+__device__ __forceinline__ void quad_transpose(uint32_t (&w)[4], int32_t lane) {
+    const bool odd = lane & 1;
+    const bool high = lane & 2;
+    const uint32_t a = __shfl_xor_sync(0xffffffff, odd ? w[0] : w[1], 1);
+    const uint32_t b = __shfl_xor_sync(0xffffffff, odd ? w[2] : w[3], 1);
+    (odd ? w[0] : w[1]) = a;
+    (odd ? w[2] : w[3]) = b;
+    const uint32_t c = __shfl_xor_sync(0xffffffff, high ? w[0] : w[2], 2);
+    const uint32_t d = __shfl_xor_sync(0xffffffff, high ? w[1] : w[3], 2);
+    (high ? w[0] : w[2]) = c;
+    (high ? w[1] : w[3]) = d;
+}
+
+/// Operand A of the products with Q's first kRegisterChunks chunks: [chunk, 16 columns].
+using QueryRegisters = uint32_t[kRegisterChunks * 4][4];
+
+/// Where this thread's part of a unit's Q is; what it takes to know that does not wait for Q.
+struct QuerySources {
+    const std::byte* fragment[2] = {};             // rows of its operand registers
+    const std::byte* latent[kTileRows / 16] = {};  // rows it copies; null: none
+    const std::byte* rope[kTileRows / 16] = {};    // likewise
+    uint4 ancestors = {};                          // of row `thread`, in fast mode
+
+    __device__ QuerySources() {}
+    __device__ QuerySources(const AttnVerifyMlaParams& p, const WorkUnit& unit, int32_t thread) {
+        const QueryRows query{p, unit};
+        const int32_t lane = thread % 32;
+#pragma unroll
+        for (int32_t half = 0; half < 2; ++half) {
+            const int32_t row = min(thread / 32 * 16 + lane / 4 + 8 * half, unit.rows - 1);
+            fragment[half] = query.latent(row) + lane % 4 * 16;
+        }
+#pragma unroll
+        for (int32_t step = 0; step < kTileRows / 16; ++step) {
+            const int32_t row = copy_row<kTileRows>(thread, step);
+            if (row >= unit.rows) continue;
+            latent[step] = query.latent(row) + thread % 8 * 16 + kRegisterChunks * 128;
+            rope[step] = query.rope(row) + thread % 8 * 16;
+        }
+        if (unit.is_fast() && thread < kTileRows) {
+            const int32_t node = (unit.row_begin + min(thread, unit.rows - 1)) / p.heads;
+            const uint64_t* words = p.batch.ancestors + 2 * int64_t{unit.first_node + node};
+            ancestors = make_uint4(words[0], words[0] >> 32, words[1], words[1] >> 32);
+        }
+    }
+    /// Keeps the compiler from computing the addresses where they are used.
+    __device__ void hold() {
+#pragma unroll
+        for (int32_t half = 0; half < 2; ++half) asm volatile("" : "+l"(fragment[half]));
+#pragma unroll
+        for (int32_t step = 0; step < kTileRows / 16; ++step)
+            asm volatile("" : "+l"(latent[step]), "+l"(rope[step]));
+    }
+};
+
+/// `started` is called when all of Q has been asked for.
+template <class Started>
+__device__ __forceinline__ void load_q(const QuerySources& sources, uint32_t shared, int32_t thread,
+                                       QueryRegisters& q, const Started& started) {
+    const int32_t lane = thread % 32;
+    constexpr int32_t kPairs = kRegisterChunks * 2;  // of 16 columns
+    uint4 loaded[2][kPairs];
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int32_t pair = 0; pair < kPairs; ++pair)
+            loaded[half][pair] =
+                *reinterpret_cast<const uint4*>(sources.fragment[half] + pair * 64);
+    }
+#pragma unroll
+    for (int32_t step = 0; step < kTileRows / 16; ++step) {
+        if (sources.latent[step] == nullptr) continue;
+        const uint32_t to =
+            shared + kQ + copy_offset(copy_row<kTileRows>(thread, step), thread % 8);
+#pragma unroll
+        for (int32_t chunk = 0; chunk < kSharedChunks - 1; ++chunk)
+            ptx::copy_async_16(to + chunk * kQChunkBytes, sources.latent[step] + chunk * 128, true);
+        ptx::copy_async_16(to + (kSharedChunks - 1) * kQChunkBytes, sources.rope[step], true);
+    }
+    ptx::copy_async_commit();
+    started();
+    if (thread < kTileRows) ptx::store_shared(shared + kTailMask + thread * 16, sources.ancestors);
+
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int32_t pair = 0; pair < kPairs; ++pair) {
+            const uint4 row = loaded[half][pair];
+            uint32_t words[4] = {row.x, row.y, row.z, row.w};
+            quad_transpose(words, lane);
+            q[2 * pair][half] = words[0];
+            q[2 * pair][half + 2] = words[1];
+            q[2 * pair + 1][half] = words[2];
+            q[2 * pair + 1][half + 2] = words[3];
+        }
+    }
+    ptx::copy_async_wait<0>();
+    ptx::fence_async_proxy();
+    ptx::named_barrier_sync(kScoreBarrier, 128);
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+}  // namespace kd::mla_wgmma
