@@ -161,6 +161,15 @@ __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// `bytes` (a multiple of 16) from global to shared memory; counted by `barrier`.
+__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes,
+                                          uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
 /// Asks L2 for `bytes` (a multiple of 16) from the 16-byte-aligned address `from`.
 __device__ __forceinline__ void prefetch_l2(const void* from, uint32_t bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
@@ -180,6 +189,14 @@ __device__ __forceinline__ void store_matrices_transposed(uint32_t to, uint32_t 
                                                           uint32_t m2, uint32_t m3) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
                  "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+                 : "memory");
+}
+
+/// The first two of them; lanes 0..15 give the addresses.
+__device__ __forceinline__ void store_matrix_pair_transposed(uint32_t to, uint32_t m0,
+                                                             uint32_t m1) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to),
+                 "r"(m0), "r"(m1)
                  : "memory");
 }
 

@@ -64,16 +64,17 @@ struct OperandType<true> {
 };
 
 // Accumulators as operands of an asm statement, d[i ...], and as its text names them.
-#define KD_F8(d, i)                                                                             \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define KD_F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define KD_F8(d, i) KD_F4(d, i), KD_F4(d, i + 4)
 #define KD_F24(d, i) KD_F8(d, i), KD_F8(d, i + 8), KD_F8(d, i + 16)
 #define KD_F32(d, i) KD_F24(d, i), KD_F8(d, i + 24)
 #define KD_F64(d, i) KD_F32(d, i), KD_F32(d, i + 32)
 #define KD_A4(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-#define KD_D24                                                               \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23"
+#define KD_D4 "%0, %1, %2, %3"
+#define KD_D24                                                                    \
+    KD_D4                                                                         \
+        ", %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+        "%19, %20, %21, %22, %23"
 #define KD_D32 KD_D24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define KD_D64                                                                           \
     KD_D32                                                                               \
@@ -113,6 +114,14 @@ __device__ __forceinline__ void ss_n64(float (&d)[32], uint64_t a, uint64_t b, b
                  : "l"(a), "l"(b), "r"(static_cast<int32_t>(accumulate)),
                    "C"(OperandType<kF16>::kName));
 }
+template <bool kF16>
+__device__ __forceinline__ void rs_n8(float (&d)[4], const uint32_t (&a)[4], uint64_t b,
+                                      bool accumulate) {
+    asm volatile(KD_PRODUCT("8", "%10", KD_D4, "{%4, %5, %6, %7}, %8", "%9", "0")
+                 : KD_F4(d, 0)
+                 : KD_A4(a), "l"(b), "r"(static_cast<int32_t>(accumulate)),
+                   "C"(OperandType<kF16>::kName));
+}
 /// kMnMajor 1: B is MN-major.
 template <bool kF16, int32_t kMnMajor = 0>
 __device__ __forceinline__ void rs_n64(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
@@ -137,10 +146,12 @@ __device__ __forceinline__ void rs_n128_bt(float (&d)[kCount], const uint32_t (&
 #undef KD_D64
 #undef KD_D32
 #undef KD_D24
+#undef KD_D4
 #undef KD_A4
 #undef KD_F64
 #undef KD_F32
 #undef KD_F24
 #undef KD_F8
+#undef KD_F4
 
 }  // namespace kd::wgmma

@@ -37,17 +37,8 @@ __host__ __device__ constexpr int32_t staged_offset(int32_t row, int32_t chunk) 
     return row * 128 + ((chunk ^ (row & 7)) * 16);
 }
 
-// ---- copies into the ring ---------------------------------------------------------------------
+// ---- results -----------------------------------------------------------------------------------
 
-/// `bytes` (a multiple of 16) from global to shared memory; counted by `barrier`.
-__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes,
-                                          uint32_t barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            to),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
-}
 __device__ __forceinline__ void store_global(void* to, uint4 value) {
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
                  "r"(value.z), "r"(value.w)

@@ -55,11 +55,11 @@ __device__ __forceinline__ void load_query(const AttnVerifyMlaParams& params, co
         const uint16_t* from = static_cast<const uint16_t*>(params.q_latent) +
                                node * params.q_latent_node_stride +
                                head * params.q_latent_head_stride;
-        copy_bulk(to, from, kMlaLatent * 2, full);
+        ptx::copy_bulk(to, from, kMlaLatent * 2, full);
     } else {
         const uint16_t* from = static_cast<const uint16_t*>(params.q_rope) +
                                node * params.q_rope_node_stride + head * params.q_rope_head_stride;
-        copy_bulk(to + kMlaLatent * 2, from, kMlaRope * 2, full);
+        ptx::copy_bulk(to + kMlaLatent * 2, from, kMlaRope * 2, full);
     }
 }
 
@@ -121,8 +121,8 @@ __device__ __forceinline__ void load_units(const AttnVerifyMlaParams& params, in
                     ptx::mbarrier_arrive_expect_bytes(full, __popc(present) * Row::kBytes);
                 __syncwarp();
                 if (valid)
-                    copy_bulk(stage + lane * Row::kStride, cache_row(params, slot), Row::kBytes,
-                              full);
+                    ptx::copy_bulk(stage + lane * Row::kStride, cache_row(params, slot),
+                                   Row::kBytes, full);
             }
             index += loaders;
             if (index >= stages) {

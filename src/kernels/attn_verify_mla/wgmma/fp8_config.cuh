@@ -1,19 +1,21 @@
-// The sm_90a main loop of attn_verify_mla on fp8 caches: one block of four warpgroups a
+// The sm_90a main loop of attn_verify_mla on fp8 caches: one block of three warpgroups a
 // multiprocessor. Operands are f16 and everything is transposed, so that the cache is operand A,
-// which a product may take from registers: the cache's bytes are read once for K and once for V
-// and converted on the way; no converted tile is ever written.
+// which a product may take from registers: the cache's bytes are converted on the way; no converted
+// tile is ever written.
 //
-//   load        gathers the rows of 64 keys a stage (cp.async, whatever the page size);
-//   score       S^T[64 keys, 64 rows] = K Q^T, softmax down the columns, P to shared memory;
-//   accumulate  two warpgroups, each O^T[256 columns, 64 rows] += V^T P^T.
+//   load      gathers the rows of 32 keys a stage, one bulk copy a row, whatever the page size;
+//   math      two warpgroups work on a step of two tiles of 64 keys. Each makes the scores of its
+//             tile, S^T[64 keys, rows] = K Q^T, and their softmax down the columns, and hands P
+//             over in shared memory; then each accumulates both tiles in its half of the latent,
+//             O^T[256 columns, rows] += V^T P^T.
 //
-// Tried before: the bf16 loop on tiles that its load warpgroup converts in shared memory. On an
-// H200, 8 heads, one node, e4m3 with one scale, that took 13.5 / 31.1 / 52.2 us at 16k / 64k /
-// 128k, this takes 15.6 / 29.6 / 47.2 us: operands in shared memory keep it busy longer than the
-// tensor cores already, and a converted tile is written and read there besides.
+// Products have 8 columns for units of up to 8 rows, 64 for all others: 13 clocks of the tensor
+// cores instead of 32. A third width would make the compiler run out of registers and put a wait
+// behind every product; it says so (C7512).
 //
 // The softmax is that of the bf16 loop: a row's reference maximum moves only when a score exceeds
-// it by kLazyRescale powers of two, a decision of the row alone.
+// it by kLazyRescale powers of two, a decision of the row alone. Whether any row's moves is asked
+// in the barrier that the warpgroups meet at anyway.
 #pragma once
 
 #include "kernels/attn_verify_mla/wgmma/units.cuh"
@@ -30,6 +32,7 @@ struct Fp8Row<KDT_KV_FP8> {
     static constexpr int32_t kBytes = 576;
     static constexpr int32_t kStride = 592;
     static constexpr int32_t kRope = 512;  // e4m3
+    static constexpr int32_t kStages = 7;
 };
 template <>
 struct Fp8Row<KDT_KV_FP8_MLA656> {
@@ -37,44 +40,67 @@ struct Fp8Row<KDT_KV_FP8_MLA656> {
     static constexpr int32_t kBytes = 656;
     static constexpr int32_t kStride = 656;
     static constexpr int32_t kRope = 528;  // bf16; a key within f16's range
+    static constexpr int32_t kStages = 6;
 };
 inline constexpr int32_t kFp8Scales = 512;  // float [4]
 
-inline constexpr int32_t kFp8Keys = 64;  // of a stage
-inline constexpr int32_t kFp8Stages = 3;
+inline constexpr int32_t kFp8Threads = 384;
+inline constexpr int32_t kFp8MathThreads = 256;
+inline constexpr int32_t kFp8Keys = 64;       // of a tile
+inline constexpr int32_t kFp8StageKeys = 32;  // a tile is two stages
+inline constexpr int32_t kFewRows = 8;
 inline constexpr int32_t kFp8LoadRegisters = 40;
-inline constexpr int32_t kFp8ScoreRegisters = 120;
-inline constexpr int32_t kFp8AccumulateRegisters = 176;
-// A block of 512 threads starts with 128 each; setmaxnreg must be told which way it goes.
-static_assert(kFp8LoadRegisters < 128 && kFp8ScoreRegisters < 128 && kFp8AccumulateRegisters > 128);
-static_assert(kFp8LoadRegisters + kFp8ScoreRegisters + 2 * kFp8AccumulateRegisters <= 512);
+inline constexpr int32_t kFp8MathRegisters = 232;
+// A block of 384 threads starts with 168 each; setmaxnreg must be told which way it goes.
+static_assert(kFp8LoadRegisters < 168 && kFp8MathRegisters > 168);
+static_assert(kFp8LoadRegisters + 2 * kFp8MathRegisters <= 3 * 168);
+inline constexpr int32_t kMathBarrier = 3;  // named: both math warpgroups
 
-/// Shared memory of a block: byte offsets from its 1024-byte-aligned start.
+/// Keys of a unit: rows see the same of tiles that end before `free_of_mask`.
+struct UnitKeys {
+    int32_t begin;
+    int32_t end;
+    int32_t free_of_mask;
+};
+
+/// Shared memory of a block: byte offsets from its 1024-byte-aligned start. Q and P take what
+/// kRows of the unit at hand need, and the ring what Q and P of the block's units leave.
 template <kdt_kv_format kFormat>
 struct Fp8Plan {
-    static constexpr int32_t kStageBytes = kFp8Keys * Fp8Row<kFormat>::kStride;
-    static constexpr int32_t kPBytes = kTileRows * 128;  // f16 [row][key], swizzled
+    static constexpr int32_t kStageBytes = kFp8StageKeys * Fp8Row<kFormat>::kStride;
 
-    static constexpr int32_t kQ = 0;                                        // [kChunks]
-    static constexpr int32_t kP = kQ + kChunks * kQChunkBytes;              // [2]
-    static constexpr int32_t kKv = kP + 2 * kPBytes;                        // [kFp8Stages]
-    static constexpr int32_t kVisibility = kKv + kFp8Stages * kStageBytes;  // RowVisibility [64]
-    static constexpr int32_t kMaxima = kVisibility + 64 * sizeof(RowVisibility);  // float [4][64]
-    static constexpr int32_t kBase = kMaxima + 4 * 64 * 4;                        // float [64]
-    static constexpr int32_t kFactor = kBase + 64 * 4;          // float [2][64], by tile
-    static constexpr int32_t kInverse = kFactor + 2 * 64 * 4;   // float [64]
-    static constexpr int32_t kRescaleFlag = kInverse + 64 * 4;  // int32 [2][2 warps]
-    static constexpr int32_t kFull = kRescaleFlag + 16;         // [kFp8Stages] 128 copies
-    static constexpr int32_t kEmpty = kFull + 8 * kFp8Stages;   // [kFp8Stages] 12 warps
-    static constexpr int32_t kPFull = kEmpty + 8 * kFp8Stages;  // [2] 4 warps
-    static constexpr int32_t kPEmpty = kPFull + 16;             // [2] 8 warps
-    static constexpr int32_t kFinal = kPEmpty + 16;             // 4 warps: kInverse is there
-    static constexpr int32_t kTaken = kFinal + 8;               // 8 warps: and has been read
-    static constexpr int32_t kBytes = kTaken + 8;
+    static constexpr int32_t chunk_bytes(int32_t rows) { return rows * 128; }
+    static constexpr int32_t kQ = 0;  // f16 [kChunks][row][64], swizzled
+    /// P, f16 [2, of the step's tiles][row][key], swizzled.
+    static constexpr int32_t probs(int32_t rows) { return kChunks * chunk_bytes(rows); }
+    static constexpr int32_t ring(int32_t rows) { return probs(rows) + 2 * chunk_bytes(rows); }
+    static constexpr int32_t kStages = Fp8Row<kFormat>::kStages;
+    static constexpr int32_t kVisibility =
+        ring(kTileRows) + kStages * kStageBytes;  // RowVisibility [64]
+    static constexpr int32_t kFewStages = (kVisibility - ring(kFewRows)) / kStageBytes;
+    static constexpr int32_t kParts = kVisibility + 64 * sizeof(RowVisibility);  // float [8][64]
+    static constexpr int32_t kReference = kParts + 8 * 64 * 4;                   // float [64]
+    static constexpr int32_t kFactor = kReference + 64 * 4;                      // float [64]
+    static constexpr int32_t kInverse = kFactor + 64 * 4;                        // float [64]
+    static constexpr int32_t kUnitKeys = kInverse + 64 * 4;
+    static constexpr int32_t kFull = kUnitKeys + 16;           // [kFewStages] 1 warp and its bytes
+    static constexpr int32_t kEmpty = kFull + 8 * kFewStages;  // [kFewStages] 8 warps
+    static constexpr int32_t kBytes = kEmpty + 8 * kFewStages;
     static constexpr int32_t kRequestBytes = kBytes + 1024;  // for the alignment
     static_assert(kRequestBytes <= 232448);
+    static_assert(kFewStages >= kStages && kStages >= 4);  // a step has four
     static_assert(kVisibility % 16 == 0 && kFull % 8 == 0);
 };
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Whether this block's ring takes the room that few rows leave: its only unit, `first`, number
+/// `index`, has no more.
+__device__ __forceinline__ bool few_rows(const WorkUnit& first, int32_t index, int32_t units) {
+    return first.rows <= kFewRows && next_unit(first, index) >= units;
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 // ---- layouts, as host code too ------------------------------------------------------------------
 
@@ -84,8 +110,8 @@ struct Fp8Plan {
 __host__ __device__ constexpr int32_t key_offset(int32_t lane, int32_t stride) {
     return ((lane & 7) + (lane >> 4) * 8) * stride + (lane >> 3 & 1) * 16;
 }
-/// Where lane `lane` of score warp `warp` points when it stores, transposed, the four matrices of
-/// rows 0..7 and 8..15 by its warp's keys 0..7 and 8..15 (rows before keys) of P.
+/// Where lane `lane` of a warpgroup's warp `warp` points when it stores, transposed, the four
+/// matrices of rows 0..7 and 8..15 by its warp's keys 0..7 and 8..15 (rows before keys) of P.
 __host__ __device__ constexpr uint32_t probs_offset(int32_t warp, int32_t lane) {
     const int32_t row = lane / 16 * 8 + lane % 8;
     const int32_t unit = 2 * warp + (lane / 8 & 1);

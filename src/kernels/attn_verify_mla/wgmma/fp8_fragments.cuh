@@ -1,6 +1,6 @@
-// Operand A of the fp8 loops, from the cache's bytes. Lane l has g = l / 4 and q = l % 4; of a
-// warp's 16 rows and 16 columns, word 0 of A is row g columns 2q, 2q + 1, word 1 row g + 8, word 2
-// row g columns 2q + 8, 2q + 9, word 3 row g + 8 of those.
+// Operand A of the fp8 loops, from the cache's bytes. Lane l has g = l / 4 and
+// q = l % 4; of a warp's 16 rows and 16 columns, word 0 of A is row g columns 2q, 2q + 1, word 1
+// row g + 8, word 2 row g columns 2q + 8, 2q + 9, word 3 row g + 8 of those.
 //
 // K, row = key: a word that ldmatrix returns has 4 values, dimensions 4q .. 4q + 3 of a block of
 // 16, taken as columns 2q, 2q + 1, 2q + 8, 2q + 9. Q is stored in the same order. V^T, row =
@@ -16,17 +16,97 @@ namespace kd::mla_wgmma {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Operands A of four products, and of two.
-using FourA = uint32_t[4][4];
-using TwoA = uint32_t[2][4];
+/// Operands A of kProducts products, 16 columns each.
+template <int32_t kProducts>
+using Operands = uint32_t[kProducts][4];
 
 /// Keeps the registers of operands that products still read from being given to anything else: to
 /// be called once those products are done.
-template <int32_t kCount>
-__device__ __forceinline__ void hold(uint32_t (&a)[kCount][4]) {
+template <int32_t kProducts>
+__device__ __forceinline__ void hold(Operands<kProducts>& a) {
 #pragma unroll
-    for (int32_t i = 0; i < kCount; ++i)
-        asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
+    for (auto& of : a)
+        asm volatile("" : "+r"(of[0]), "+r"(of[1]), "+r"(of[2]), "+r"(of[3])::"memory");
+}
+
+/// D[64, kRows] (+)= A B, B K-major.
+template <int32_t kRows>
+__device__ __forceinline__ void multiply(float (&d)[kRows / 2], const uint32_t (&a)[4], uint64_t b,
+                                         bool accumulate) {
+    if constexpr (kRows == 8) {
+        wgmma::rs_n8<true>(d, a, b, accumulate);
+    } else {
+        wgmma::rs_n64<true>(d, a, b, accumulate);
+    }
+}
+
+/// Operands K of 16 kProducts dimensions, a turn, and the words they are made of.
+template <kdt_kv_format kFormat, int32_t kProducts>
+struct KeyOperands {
+    using Row = Fp8Row<kFormat>;
+    static constexpr int32_t kDims = 16 * kProducts;
+    static constexpr int32_t kTurns = kMlaHeadDim / kDims;
+    using Words = uint32_t[Row::kScaled ? 4 * kProducts : 2 * kProducts];
+
+    __device__ __forceinline__ static bool bf16(int32_t turn) {
+        return Row::kScaled && turn * kDims >= kMlaLatent;
+    }
+    /// `from`: where this lane points in its warp's 16 rows.
+    __device__ __forceinline__ static void read(uint32_t from, int32_t turn, Words& words) {
+        if (bf16(turn)) {
+            const uint32_t rope = from + Row::kRope + (turn * kDims - kMlaLatent) * 2;
+#pragma unroll
+            for (int32_t i = 0; i < kProducts; ++i)
+                ptx::load_matrices(words + 4 * i, rope + 32 * i);
+        } else {
+#pragma unroll
+            for (int32_t i = 0; i < kProducts / 2; ++i)
+                ptx::load_matrices(words + 4 * i, from + turn * kDims + 32 * i);
+        }
+    }
+    /// `scales`: f16 pairs, of keys g and g + 8.
+    __device__ __forceinline__ static void make(const Words& words, int32_t turn,
+                                                const uint32_t (&scales)[2],
+                                                Operands<kProducts>& a) {
+#pragma unroll
+        for (int32_t step = 0; step < kProducts; ++step) {
+            if (bf16(turn)) {
+                const uint32_t* const four = words + 4 * step;
+                a[step][0] = ptx::bf16_to_f16(four[0]);
+                a[step][1] = ptx::bf16_to_f16(four[2]);
+                a[step][2] = ptx::bf16_to_f16(four[1]);
+                a[step][3] = ptx::bf16_to_f16(four[3]);
+                continue;
+            }
+            const uint32_t* const pair = words + step / 2 * 4 + step % 2;
+            ptx::widen_e4m3(pair[0], a[step][0], a[step][2]);
+            ptx::widen_e4m3(pair[2], a[step][1], a[step][3]);
+            if constexpr (Row::kScaled) {
+#pragma unroll
+                for (int32_t i = 0; i < 4; ++i)
+                    a[step][i] = ptx::multiply_f16(a[step][i], scales[i % 2]);
+            }
+        }
+    }
+};
+
+/// Operands V^T of 16 dimensions a warp and 16 kProducts keys, from the words of ldmatrix.trans.
+/// `scales`: f16 pairs, of keys 8 i + 2 q + {0, 1}.
+template <kdt_kv_format kFormat, int32_t kProducts>
+__device__ __forceinline__ void value_operands(const uint32_t (&words)[2 * kProducts],
+                                               const uint32_t (&scales)[2 * kProducts],
+                                               Operands<kProducts>& a) {
+#pragma unroll
+    for (int32_t i = 0; i < 2 * kProducts; ++i) {
+        uint32_t& even = a[i / 2][i % 2 * 2];
+        uint32_t& odd = a[i / 2][i % 2 * 2 + 1];
+        // key 2q dimensions 2g, 2g + 1, key 2q + 1 likewise -> by dimension
+        ptx::widen_e4m3(__byte_perm(words[i], 0, 0x3120), even, odd);
+        if constexpr (Fp8Row<kFormat>::kScaled) {
+            even = ptx::multiply_f16(even, scales[i]);
+            odd = ptx::multiply_f16(odd, scales[i]);
+        }
+    }
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL

@@ -1,67 +1,89 @@
-// The load warpgroup of the fp8 loops.
+// The load warpgroup of the fp8 loops: one bulk copy a cache row, whatever the page size. Each warp
+// fills one of a step's four stages, a row a lane, so that its page look-ups run beside the copies
+// of the others.
 #pragma once
 
-#include "kernels/attn_verify_mla/wgmma/fp8_fragments.cuh"
+#include "kernels/attn_verify_mla/wgmma/fp8_config.cuh"
 
 namespace kd::mla_wgmma {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Asks for a warp's rows of a tile; lane r < kFp8Keys / 4 has the slot of row r, -1: zeros.
+/// Two tiles of a unit, or its last one.
+struct LoadStep {
+    TileRow row;  // of this lane in its warp's stage
+    bool second;  // there is a second tile
+};
+
+__device__ __forceinline__ LoadStep look_up_step(TileWalk<2 * kFp8Keys>& walk, int32_t thread,
+                                                 const int32_t* first_slot = nullptr) {
+    LoadStep step;
+    step.second = walk.valid() && walk.unit.key_end - walk.key > kFp8Keys;
+    step.row = look_up(walk, thread, first_slot);
+    return step;
+}
+
+/// Asks for the rows of a stage: lane r has the slot of row r, -1: zeros.
 template <kdt_kv_format kFormat>
-__device__ __forceinline__ void copy_fp8_rows(const AttnVerifyMlaParams& p, uint32_t to,
-                                              int32_t lane_slot, int32_t lane) {
+__device__ __forceinline__ void copy_stage(const AttnVerifyMlaParams& p, uint32_t to, uint32_t full,
+                                           int32_t slot, int32_t lane) {
     using Row = Fp8Row<kFormat>;
-    constexpr int32_t kRows = kFp8Keys / 4;
-    asm volatile("" : "+r"(lane));  // worked out for each tile: no registers for it in between
-    const auto* const kv = static_cast<const std::byte*>(p.kv);
-    const auto copy = [&](int32_t row, int32_t byte, int32_t slot) {
-        const bool valid = slot >= 0;
-        const std::byte* from = kv + (valid ? slot * p.kv_slot_bytes : 0) + byte;
-        ptx::copy_async_16(to + row * Row::kStride + byte, from, valid);
-    };
-#pragma unroll 2
-    for (int32_t row = 0; row < kRows; ++row)
-        copy(row, lane * 16, __shfl_sync(0xffffffff, lane_slot, row));
-    constexpr int32_t kRest =
-        (Row::kBytes - kMlaLatent) / 16;  // units behind a row's latent values
-#pragma unroll
-    for (int32_t first = 0; first < kRows * kRest; first += 32) {
-        const int32_t row = (first + lane) / kRest;
-        const int32_t slot = __shfl_sync(0xffffffff, lane_slot, row);
-        if (row < kRows) copy(row, kMlaLatent + (first + lane) % kRest * 16, slot);
+    const uint32_t row = to + lane * Row::kStride;
+    const uint32_t present = __ballot_sync(0xffffffffu, slot >= 0);
+    if (present != 0xffffffffu) {
+        if (slot < 0) {
+#pragma unroll 1
+            for (int32_t byte = 0; byte < Row::kBytes; byte += 16)
+                ptx::store_shared(row + byte, make_uint4(0, 0, 0, 0));
+        }
+        ptx::fence_async_proxy();  // before the bulk copies that fill these bytes later
+        __syncwarp();
     }
+    if (lane == 0) ptx::mbarrier_arrive_expect_bytes(full, __popc(present) * Row::kBytes);
+    __syncwarp();
+    if (slot >= 0)
+        ptx::copy_bulk(row, static_cast<const std::byte*>(p.kv) + slot * p.kv_slot_bytes,
+                       Row::kBytes, full);
 }
 
 template <kdt_kv_format kFormat>
 __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t shared,
                                          int32_t thread) {
     using Plan = Fp8Plan<kFormat>;
-    const uint32_t rows =
-        shared + Plan::kKv + thread / 32 * (kFp8Keys / 4 * Fp8Row<kFormat>::kStride);
-    const FirstSlots<kFp8Keys, 3> first(p.workspace, thread);
-    TileWalk<kFp8Keys> walk(p);
-    TileRow now = look_up(walk, thread, &first.slot[0]);
-    TileRow next = look_up(walk, thread, &first.slot[1]);
-    TileRow later = look_up(walk, thread, &first.slot[2]);
-    bool waited = false;
-    Turn<kFp8Stages> turn{0};
-    for (; now.live; ++turn.count) {
-        const int32_t lane_slot = now.slot();
-        // Let Q be asked for in between, or it would queue behind all stages.
-        if (turn.count == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
-        if (now.fresh && !waited) {
-            ptx::grid_dependency_wait();
-            waited = true;
+    const int32_t warp = thread / 32;
+    const FirstSlots<2 * kFp8Keys, 1> first_slots(p.workspace, thread);
+    TileWalk<2 * kFp8Keys> walk(p);
+    const bool few = few_rows(walk.unit, walk.unit_index, walk.units);
+    const uint32_t ring = shared + (few ? Plan::ring(kFewRows) : Plan::ring(kTileRows));
+    const int32_t stages = few ? Plan::kFewStages : Plan::kStages;
+    LoadStep now = look_up_step(walk, thread, &first_slots.slot[0]);
+    LoadStep next = look_up_step(walk, thread);
+    int32_t first = 0;    // stage of the step
+    uint32_t parity = 1;  // of the empty barrier's phase to wait for: all are free at first
+    bool started = false;
+    while (now.row.live) {
+        // Let Q be asked for behind the first tile, or it would queue behind all stages.
+        if (!started && warp >= 2) ptx::named_barrier_sync(kQueryBarrier, kFp8Threads);
+        const int32_t ahead = now.second ? warp : warp % 2;
+        const bool wraps = first + ahead >= stages;
+        const int32_t stage = first + ahead - (wraps ? stages : 0);
+        // A warp without a stage waits all the same: it could not tell a phase from the next but
+        // one.
+        ptx::mbarrier_wait(shared + Plan::kEmpty + 8 * stage, parity ^ wraps);
+        if (now.row.fresh) ptx::grid_dependency_wait();  // again costs less than to remember it
+        if (ahead == warp)
+            copy_stage<kFormat>(p, ring + stage * Plan::kStageBytes,
+                                shared + Plan::kFull + 8 * stage, now.row.slot(), thread % 32);
+        if (!started && warp < 2) ptx::named_barrier_sync(kQueryBarrier, kFp8Threads);
+        started = true;
+        first += now.second ? 4 : 2;
+        if (first >= stages) {
+            first -= stages;
+            parity ^= 1;
         }
-        ptx::mbarrier_wait(shared + Plan::kEmpty + 8 * turn.stage(), turn.parity() ^ 1);
-        copy_fp8_rows<kFormat>(p, rows + turn.stage() * Plan::kStageBytes, lane_slot, thread % 32);
-        ptx::mbarrier_arrive_on_copies(shared + Plan::kFull + 8 * turn.stage());
         now = next;
-        next = later;
-        later = look_up(walk, thread);
+        next = look_up_step(walk, thread);
     }
-    if (turn.count == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL

@@ -1,0 +1,481 @@
+// A math warpgroup of the fp8 loops.
+#pragma once
+
+#include "kernels/attn_verify_mla/wgmma/fp8_query.cuh"
+#include "kernels/attn_verify_mla/wgmma/fp8_softmax.cuh"
+
+namespace kd::mla_wgmma {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// A stage of the ring, and the parity of the phase in which it is full.
+struct RingTurn {
+    uint32_t stage = 0;
+    uint32_t parity = 0;
+};
+
+/// Works on units of up to kRows rows.
+template <kdt_kv_format kFormat, int32_t kRows>
+struct Fp8Math {
+    using Plan = Fp8Plan<kFormat>;
+    using Row = Fp8Row<kFormat>;
+    using Scores = ColumnScores<kRows>;
+    using Output = ColumnOutput<kRows>;
+    using Rows = OfRows<kRows>;
+    static constexpr int32_t kGroups = kRows / 8;
+    // Many rows take so many registers that only two products can be prepared at a time; few rows
+    // take so little of the tensor cores that it pays to prepare four.
+    static constexpr int32_t kProducts = kRows > kFewRows ? 2 : 4;  // issued together
+    static constexpr int32_t kDepth = 2;                            // of operands in use
+    static constexpr int32_t kAhead = kRows > kFewRows ? 1 : 2;  // turns that words are read ahead
+
+    const AttnVerifyMlaParams& p;
+    uint32_t shared;
+    int32_t group;   // of threads: 0 or 1
+    int32_t thread;  // of 128
+    bool few;        // few_rows() of the block; not if kRows are more
+    RingTurn ring;   // the next step's first stage
+
+    __device__ int32_t lane() const { return thread & 31; }
+    __device__ int32_t warp() const { return thread >> 5; }
+    __device__ float scale() const { return Row::kScaled ? p.scale : p.scale * p.kv_scale; }
+    __device__ float to_log2() const { return score_factor(p, scale()); }
+    template <class Value = volatile float>
+    __device__ Value* at(int32_t offset) const {
+        return static_cast<Value*>(__cvta_shared_to_generic(shared + offset));
+    }
+    __device__ RowVisibility* visibility() const { return at<RowVisibility>(Plan::kVisibility); }
+    __device__ UnitKeys* unit_keys() const { return at<UnitKeys>(Plan::kUnitKeys); }
+    __device__ uint32_t stages() const {
+        return kRows == kFewRows && few ? Plan::kFewStages : Plan::kStages;
+    }
+    __device__ uint32_t stage_address(uint32_t stage) const {
+        const bool low = kRows == kFewRows && few;
+        return shared + Plan::ring(low ? kFewRows : kTileRows) + stage * Plan::kStageBytes;
+    }
+    /// The ring's turn `count` stages on.
+    __device__ RingTurn turn(uint32_t count) const {
+        const uint32_t wraps = ring.stage + count >= stages();
+        return {ring.stage + count - (wraps ? stages() : 0), ring.parity ^ wraps};
+    }
+    /// What follows is worked out from these anew: no registers for it across tiles.
+    __device__ __forceinline__ void forget() { asm volatile("" : "+r"(thread), "+r"(shared)); }
+
+    // ---- scores ---------------------------------------------------------------------------------
+
+    /// S^T of 16 keys, whose rows are at `keys`, for each warp.
+    __device__ __forceinline__ void compute_scores(uint32_t keys, Scores& s) const {
+        using Keys = KeyOperands<kFormat, kProducts>;
+        uint32_t scales[4][2] = {};  // of a group of 128 dimensions
+        if constexpr (Row::kScaled) {
+#pragma unroll
+            for (int32_t i = 0; i < 2; ++i) {
+                const uint4 four =
+                    ptx::load_shared_128(keys + (lane() / 4 + 8 * i) * Row::kStride + kFp8Scales);
+                const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+                for (int32_t of = 0; of < 4; ++of) {
+                    const float x = __uint_as_float(words[of]);
+                    scales[of][i] = ptx::pack_f16(x, x);
+                }
+            }
+        }
+        const uint64_t query = wgmma::k_major(shared + Plan::kQ);
+        const uint32_t from = keys + key_offset(lane(), Row::kStride);
+        Operands<kProducts> a[kDepth];
+        typename Keys::Words words[kAhead];
+#pragma unroll
+        for (int32_t turn = 0; turn < kAhead; ++turn) Keys::read(from, turn, words[turn]);
+#pragma unroll
+        for (int32_t turn = 0; turn < Keys::kTurns; ++turn) {
+            auto& of = a[turn % kDepth];
+            if (turn >= kDepth) {
+                wgmma::wait<kDepth - 1>();
+                hold<kProducts>(of);
+            }
+            Keys::make(words[turn % kAhead], turn, scales[turn * Keys::kDims / 128 % 4], of);
+            if (turn + kAhead < Keys::kTurns) Keys::read(from, turn + kAhead, words[turn % kAhead]);
+            wgmma::fence();
+#pragma unroll
+            for (int32_t i = 0; i < kProducts; ++i) {
+                const int32_t step = turn * kProducts + i;
+                multiply<kRows>(s, of[i],
+                                query + step / 4 * (Plan::chunk_bytes(kRows) >> 4) + step % 4 * 2,
+                                step > 0);
+            }
+            wgmma::commit();
+        }
+        wgmma::wait<0>();
+#pragma unroll
+        for (auto& of : a) hold<kProducts>(of);
+        wgmma::touch(s);
+    }
+
+    /// tanh(s * scale / cap), from an exponential: tanh.approx is too coarse for scores.
+    __device__ __forceinline__ void cap_scores(Scores& s) const {
+        constexpr float kTwoLog2E = 2.8853900817779268f;
+        const float inner = scale() / p.logit_cap * kTwoLog2E;
+#pragma unroll
+        for (float& x : s) x = 1.0f - __fdividef(2.0f, 1.0f + ptx::exp2_approx(x * inner));
+    }
+
+    __device__ __forceinline__ void mask_scores(int32_t key, int32_t key_end, Scores& s) const {
+        const int32_t first = key + warp() * 16 + lane() / 4;
+#pragma unroll
+        for (int32_t i = 0; i < 2 * kGroups; ++i) {
+            const RowVisibility row = visibility()[i / 2 * 8 + lane() % 4 * 2 + i % 2];
+#pragma unroll
+            for (int32_t half = 0; half < 2; ++half) {
+                const int32_t of = first + 8 * half;
+                if (of >= key_end || !row.sees(of)) s[i / 2 * 4 + 2 * half + i % 2] = -INFINITY;
+            }
+        }
+    }
+
+    // ---- softmax --------------------------------------------------------------------------------
+
+    /// This lane's rows of a float [64].
+    __device__ __forceinline__ void read_rows(int32_t offset, Rows& v) const {
+#pragma unroll
+        for (int32_t j = 0; j < kGroups; ++j) {
+            const uint2 pair = ptx::load_shared_64(shared + offset + (j * 8 + lane() % 4 * 2) * 4);
+            v[2 * j] = __uint_as_float(pair.x);
+            v[2 * j + 1] = __uint_as_float(pair.y);
+        }
+    }
+    /// Combines a value of each row over the warp's keys and leaves it in the warp's kParts.
+    template <class Combine>
+    __device__ __forceinline__ void store_part(Rows& v, const Combine& combine) const {
+        reduce_keys<2 * kGroups>(v, lane(), combine);
+        volatile float* const to = at(Plan::kParts) + (group * 4 + warp()) * 64 +
+                                   reduced_rows<2 * kGroups>(lane()) * 8 + lane() % 4 * 2;
+        to[0] = v[0];
+        to[1] = v[1];
+    }
+
+    /// Moves the references of rows that this step's scores exceed, and rescales what was summed.
+    __device__ __forceinline__ void move_references(const Scores& s, bool first, Rows& sums,
+                                                    Output& o) const {
+        Rows top;
+#pragma unroll
+        for (int32_t i = 0; i < 2 * kGroups; ++i)
+            top[i] = fmaxf(s[i / 2 * 4 + i % 2], s[i / 2 * 4 + 2 + i % 2]);
+        store_part(top, [](float a, float b) { return fmaxf(a, b); });
+        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+        if (group == 0 && thread < kRows) {
+            const volatile float* const part = at(Plan::kParts) + thread;
+            float all = part[0];
+#pragma unroll
+            for (int32_t i = 1; i < 8; ++i) all = fmaxf(all, part[i * 64]);
+            const float reference = at(Plan::kReference)[thread];
+            float factor = 1.0f;
+            if (__fmaf_rn(all, to_log2(), -reference) > kLazyRescale) {
+                const float moved = all * to_log2();
+                factor = ptx::exp2_approx(reference - moved);
+                at(Plan::kReference)[thread] = moved;
+            }
+            at(Plan::kFactor)[thread] = factor;
+        }
+        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+        Rows factor;
+        read_rows(Plan::kFactor, factor);
+#pragma unroll
+        for (int32_t i = 0; i < 2 * kGroups; ++i) {
+            sums[i] *= factor[i];
+            if (first) continue;  // there is no O yet
+#pragma unroll
+            for (auto& block : o) {
+                block[i / 2 * 4 + i % 2] *= factor[i];
+                block[i / 2 * 4 + 2 + i % 2] *= factor[i];
+            }
+        }
+    }
+
+    /// By how many powers of two the scores exceed the references at most; at least 0.
+    __device__ __forceinline__ float excess(const Scores& s) const {
+        Rows reference;
+        read_rows(Plan::kReference, reference);
+        float most = 0.0f;
+#pragma unroll
+        for (int32_t i = 0; i < 2 * kGroups; ++i) {
+            const float top = fmaxf(s[i / 2 * 4 + i % 2], s[i / 2 * 4 + 2 + i % 2]);
+            most = fmaxf(most, __fmaf_rn(top, to_log2(), -reference[i]));
+        }
+        return most;
+    }
+
+    /// P of rows 8 j + 2 q + {0, 1}, packed: keys g and g + 8.
+    __device__ __forceinline__ void exponentials(Scores& s, int32_t j, const Rows& reference,
+                                                 Rows& sums, uint32_t* words) const {
+        float* const x = s + 4 * j;
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i)
+            x[i] = ptx::exp2_approx(__fmaf_rn(x[i], to_log2(), -reference[2 * j + i % 2]));
+        sums[2 * j] += x[0] + x[2];
+        sums[2 * j + 1] += x[1] + x[3];
+        words[0] = ptx::pack_f16(x[0], x[1]);
+        words[1] = ptx::pack_f16(x[2], x[3]);
+    }
+
+    /// P of this warpgroup's tile to shared memory.
+    __device__ __forceinline__ void store_probs(Scores& s, Rows& sums) const {
+        Rows reference;
+        read_rows(Plan::kReference, reference);
+        const uint32_t to = shared + Plan::probs(kRows) + group * Plan::chunk_bytes(kRows) +
+                            probs_offset(warp(), lane());
+        if constexpr (kGroups == 1) {
+            uint32_t words[2];
+            exponentials(s, 0, reference, sums, words);
+            ptx::store_matrix_pair_transposed(to, words[0], words[1]);
+        } else {
+#pragma unroll
+            for (int32_t j = 0; j < kGroups; j += 2) {
+                uint32_t words[4];
+                exponentials(s, j, reference, sums, words);
+                exponentials(s, j + 1, reference, sums, words + 2);
+                ptx::store_matrices_transposed(to + j * 8 * 128, words[0], words[1], words[2],
+                                               words[3]);
+            }
+        }
+    }
+
+    /// Scores and softmax of the step of two tiles, or one, that begins at `key`.
+    __device__ __forceinline__ void score(int32_t key, bool first, bool mine, Rows& sums,
+                                          Output& o) {
+        Scores s;
+        if (mine) {
+            const RingTurn of_warp = turn(group * 2 + warp() / 2);
+            ptx::mbarrier_wait(shared + Plan::kFull + 8 * of_warp.stage, of_warp.parity);
+            compute_scores(stage_address(of_warp.stage) + warp() % 2 * 16 * Row::kStride, s);
+            forget();
+            if (p.logit_cap > 0.0f) cap_scores(s);
+            const UnitKeys keys = *unit_keys();
+            const int32_t of_group = key + group * kFp8Keys;
+            if (of_group + kFp8Keys > keys.free_of_mask) mask_scores(of_group, keys.end, s);
+        } else {
+#pragma unroll
+            for (float& x : s) x = -INFINITY;
+        }
+        // All have accumulated the step before, too: its P and factors are free.
+        if (ptx::named_barrier_any(kMathBarrier, kFp8MathThreads, excess(s) > kLazyRescale))
+            move_references(s, first, sums, o);
+        if (mine) store_probs(s, sums);
+        ptx::fence_async_proxy();
+        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+    }
+
+    // ---- accumulation ---------------------------------------------------------------------------
+
+    /// Scales of 32 keys each whose rows begin at `rows`, as f16 pairs: of keys 8 i + 2 q + {0, 1}.
+    /// `dims`: which 128 dimensions.
+    __device__ __forceinline__ void read_scales(const uint32_t (&rows)[kProducts / 2], int32_t dims,
+                                                uint32_t (&scales)[2 * kProducts]) const {
+#pragma unroll
+        for (int32_t i = 0; i < 2 * kProducts; ++i) {
+            const uint32_t from =
+                rows[i / 4] + (i % 4 * 8 + lane() % 4 * 2) * Row::kStride + kFp8Scales + dims * 4;
+            scales[i] = ptx::pack_f16(ptx::load_shared_float(from),
+                                      ptx::load_shared_float(from + Row::kStride));
+        }
+    }
+
+    /// O^T += V^T P^T of the step's tile `tile`, this warpgroup's dimensions. That the tile is
+    /// there follows from its P.
+    __device__ __forceinline__ void accumulate(int32_t tile, bool first, Output& o) const {
+        // A turn: 16 kProducts keys, one of the four blocks of 64 dimensions.
+        constexpr int32_t kTurns = 16 / kProducts;
+        constexpr int32_t kReads = kProducts / 2;  // of 32 keys
+        const uint32_t halves[2] = {turn(2 * tile).stage, turn(2 * tile + 1).stage};
+        const uint32_t column = group * 256 + warp() * 16;
+        const uint64_t p_tile =
+            wgmma::k_major(shared + Plan::probs(kRows) + tile * Plan::chunk_bytes(kRows));
+        Operands<kProducts> a[kDepth];
+        uint32_t words[kAhead][2 * kProducts];
+        const auto read = [&](int32_t at) {
+#pragma unroll
+            for (int32_t i = 0; i < kReads; ++i)
+                ptx::load_matrices_transposed(words[at % kAhead] + 4 * i,
+                                              stage_address(halves[at / 4 * kReads + i]) +
+                                                  lane() * Row::kStride + column + at % 4 * 64);
+        };
+        uint32_t scales[2 * kProducts] = {};
+#pragma unroll
+        for (auto& block : o) wgmma::touch(block);
+#pragma unroll
+        for (int32_t at = 0; at < kAhead; ++at) read(at);
+#pragma unroll
+        for (int32_t at = 0; at < kTurns; ++at) {
+            const int32_t block = at % 4;
+            if constexpr (Row::kScaled) {
+                if (block % 2 == 0) {
+                    uint32_t of_keys[kReads];
+#pragma unroll
+                    for (int32_t i = 0; i < kReads; ++i)
+                        of_keys[i] = stage_address(halves[at / 4 * kReads + i]);
+                    read_scales(of_keys, group * 2 + block / 2, scales);
+                }
+            }
+            auto& of = a[at % kDepth];
+            if (at >= kDepth) {
+                wgmma::wait<kDepth - 1>();
+                hold<kProducts>(of);
+            }
+            value_operands<kFormat, kProducts>(words[at % kAhead], scales, of);
+            if (at + kAhead < kTurns) read(at + kAhead);
+            if (block == 2) {  // all of these keys, and of their scales, has been asked for
+                __syncwarp();
+                const uint32_t first_half = halves[at / 4 * kReads];
+                const uint32_t last_half = halves[at / 4 * kReads + kReads - 1];
+                if (lane() < kReads)
+                    ptx::mbarrier_arrive(shared + Plan::kEmpty +
+                                         8 * (lane() == 0 ? first_half : last_half));
+            }
+            wgmma::fence();
+#pragma unroll
+            for (int32_t i = 0; i < kProducts; ++i) {
+                const int32_t step = at / 4 * kProducts + i;
+                multiply<kRows>(o[block], of[i], p_tile + step * 2, !first || step > 0);
+            }
+            wgmma::commit();
+        }
+        wgmma::wait<0>();
+#pragma unroll
+        for (auto& of : a) hold<kProducts>(of);
+#pragma unroll
+        for (auto& block : o) wgmma::touch(block);
+    }
+
+    // ---- a unit ---------------------------------------------------------------------------------
+
+    /// Log-sum-exps, and what O is to be multiplied with.
+    __device__ __forceinline__ void finish(const WorkUnit& unit, Rows& sums, Rows& inverse) const {
+        store_part(sums, [](float a, float b) { return a + b; });
+        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+        if (group == 0 && thread < kRows) {
+            const volatile float* const part = at(Plan::kParts) + thread;
+            float of_group[2];
+#pragma unroll
+            for (int32_t i = 0; i < 2; ++i)
+                of_group[i] = (part[i * 256] + part[i * 256 + 64]) +
+                              (part[i * 256 + 128] + part[i * 256 + 192]);
+            const float sum = of_group[0] + of_group[1];
+            const float value_scale = Row::kScaled ? 1.0f : p.kv_scale;
+            at(Plan::kInverse)[thread] = sum == 0.0f ? 0.0f : value_scale / sum;
+            store_lse(p, unit, thread, row_lse(at(Plan::kReference)[thread], sum));
+        }
+        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+        read_rows(Plan::kInverse, inverse);
+    }
+
+    /// Normalises and stores this warp's columns.
+    __device__ __forceinline__ void store_columns(const WorkUnit& unit, const Rows& inverse,
+                                                  const Output& o) const {
+        const int64_t first_row = unit.partial >= 0
+                                      ? int64_t{unit.partial} * kTileRows
+                                      : int64_t{unit.first_node} * p.heads + unit.row_begin;
+        const int32_t column = group * 256 + warp() * 16 + lane() / 4 * 2;
+        auto* const to =
+            static_cast<std::byte*>(unit.partial >= 0 ? p.workspace.partial_out : p.out) +
+            2 * (first_row * kMlaLatent + column);
+#pragma unroll
+        for (int32_t i = 0; i < 2 * kGroups; ++i) {
+            const int32_t row = i / 2 * 8 + lane() % 4 * 2 + i % 2;
+            if (row >= unit.rows) continue;
+            const int32_t of = i / 2 * 4 + i % 2;
+#pragma unroll
+            for (int32_t block = 0; block < 4; ++block)
+                *reinterpret_cast<uint32_t*>(to + 2 * (row * kMlaLatent + block * 64)) =
+                    ptx::pack_bf16(o[block][of] * inverse[i], o[block][of + 2] * inverse[i]);
+        }
+    }
+
+    /// Unit `index`; returns where the ring is behind it. `same_rows`: the unit before had its
+    /// rows. `started` is called when Q has been asked for.
+    template <class Started>
+    __device__ __forceinline__ RingTurn run(int32_t index, const WorkUnit& of_index, bool same_rows,
+                                            const Started& started) {
+        forget();
+        int32_t key = of_index.key_begin;
+        const int32_t end = of_index.key_end;
+        start(of_index, same_rows, started);
+        Output o;
+        Rows sums = {};
+        for (bool first = true; key < end; key += 2 * kFp8Keys, first = false) {
+            const bool second = end - key > kFp8Keys;
+            forget();
+            score(key, first, group == 0 || second, sums, o);
+#pragma unroll 1
+            for (int32_t tile = 0; tile <= second; ++tile) {
+                forget();
+                accumulate(tile, first && tile == 0, o);
+            }
+            ring = turn(second ? 4 : 2);
+        }
+        forget();
+        const WorkUnit unit = p.workspace.units[index];  // again: no registers for it across tiles
+        Rows inverse;
+        finish(unit, sums, inverse);
+        store_columns(unit, inverse, o);
+        return ring;
+    }
+
+    /// Q, unless it is there, references, and what of the unit is read again for each tile.
+    template <class Started>
+    __device__ __forceinline__ void start(const WorkUnit& unit, bool same_rows,
+                                          const Started& started) const {
+        const int32_t tiles = (unit.key_end - unit.key_begin + kFp8Keys - 1) / kFp8Keys;
+        if (!same_rows)
+            load_query<kRows>(p, unit, shared + Plan::kQ, group * 128 + thread, Row::kScaled,
+                              started);
+        if (group == 0 && thread < kRows) {
+            const UnitKeys keys = {unit.key_begin, unit.key_end,
+                                   p.batch.sliding_window > 0 ? 0 : unit.seen_end};
+            if (keys.begin + tiles * kFp8Keys > keys.free_of_mask) {
+                const AttnRequest request(p.batch, unit);
+                const int32_t packed = unit.row_begin + min(thread, unit.rows - 1);
+                visibility()[thread] = RowVisibility(p.batch, request, unit, packed / p.heads);
+            }
+            *unit_keys() = keys;  // all write the same
+            at(Plan::kReference)[thread] = kNoReference;
+        }
+        ptx::fence_async_proxy();
+        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+    }
+};
+
+/// The math warpgroup `group`: the block's units one after the other.
+template <kdt_kv_format kFormat>
+__device__ __forceinline__ void math_fp8(const AttnVerifyMlaParams& p, uint32_t shared,
+                                         int32_t group, int32_t thread) {
+    WorkUnit unit = p.workspace.units[blockIdx.x];
+    const int32_t units = p.workspace.header->units;
+    ptx::grid_dependency_wait();
+    ptx::grid_dependency_launch();
+    int32_t index = first_unit(p.workspace);
+    const bool few = few_rows(unit, index, units);
+    RingTurn ring;
+    bool same_rows = false;
+    while (index < units) {
+        const auto started = [&] {
+            if (index == blockIdx.x) ptx::named_barrier_arrive(kQueryBarrier, kFp8Threads);
+        };
+        if (unit.rows <= kFewRows) {
+            ring = Fp8Math<kFormat, kFewRows>{p, shared, group, thread, few, ring}.run(
+                index, unit, same_rows, started);
+        } else {
+            ring = Fp8Math<kFormat, kTileRows>{p, shared, group, thread, few, ring}.run(
+                index, unit, same_rows, started);
+        }
+        const WorkUnit done = p.workspace.units[index];  // again: no registers for it in between
+        index = next_unit(done, index);
+        if (index >= units) break;
+        unit = p.workspace.units[index];
+        same_rows = unit.first_node * p.heads + unit.row_begin ==
+                        done.first_node * p.heads + done.row_begin &&
+                    unit.rows == done.rows;
+    }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+}  // namespace kd::mla_wgmma

@@ -1,0 +1,54 @@
+// Registers of the fp8 loops' math warpgroups, and the reductions over keys.
+#pragma once
+
+#include "kernels/attn_verify_mla/wgmma/fp8_fragments.cuh"
+
+namespace kd::mla_wgmma {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// S^T of a tile: keys g and g + 8 of the warp's 16; [4 j + {0, 1}] are rows 8 j + 2 q + {0, 1} of
+/// key g, [4 j + {2, 3}] of key g + 8.
+template <int32_t kRows>
+using ColumnScores = float[kRows / 2];
+/// O^T of a warpgroup, [64 columns of its 256]: dimensions 2 g and 2 g + 1 of the warp's 16 in
+/// [4 j + {0, 1}] and [4 j + {2, 3}], rows 8 j + 2 q + {0, 1}.
+template <int32_t kRows>
+using ColumnOutput = float[4][kRows / 2];
+/// One value for each of a lane's rows: [2 j + e] is row 8 j + 2 q + e.
+template <int32_t kRows>
+using OfRows = float[kRows / 4];
+
+/// A row's reference before it has seen a key: far below any score, and finite.
+inline constexpr float kNoReference = -1e30f;
+
+/// Combines kValues values over the 8 lanes with equal q: afterwards a lane has, in v[0] and v[1],
+/// the results of rows 8 j + 2 q + {0, 1} of j = reduced_rows<kValues>(lane). The order in which
+/// values meet does not depend on kValues.
+template <int32_t kValues, int32_t kDistance = 16, int32_t kCount, class Combine>
+__device__ __forceinline__ void reduce_keys(float (&v)[kCount], int32_t lane,
+                                            const Combine& combine) {
+    constexpr bool kSplit = kValues > 2;  // half of the rows for either lane
+    constexpr int32_t kKept = kSplit ? kValues / 2 : 2;
+    const bool upper = lane & kDistance;
+#pragma unroll
+    for (int32_t i = 0; i < kKept; ++i) {
+        float mine = v[i];
+        float given = v[i];
+        if constexpr (kSplit) (upper ? mine : given) = v[kKept + i];
+        v[i] = combine(mine, __shfl_xor_sync(0xffffffff, given, kDistance));
+    }
+    if constexpr (kDistance > 4) reduce_keys<kKept, kDistance / 2>(v, lane, combine);
+}
+template <int32_t kValues>
+__device__ __forceinline__ int32_t reduced_rows(int32_t lane) {
+    int32_t j = 0;
+#pragma unroll
+    for (int32_t values = kValues, bit = 16; values > 2; values /= 2, bit /= 2)
+        j = 2 * j + ((lane & bit) != 0);
+    return j;
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+}  // namespace kd::mla_wgmma
