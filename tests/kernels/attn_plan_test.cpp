@@ -139,12 +139,36 @@ Step random_step(PlanRandom& random) {
     return step;
 }
 
+/// The units that block `block` takes, as first_unit and next_unit say.
+std::vector<int32_t> units_of_block(const Step& step, int32_t block) {
+    std::vector<int32_t> indices;
+    int32_t index = block < step.plan.header.runs ? block : kLastUnit;
+    while (index < step.plan.header.units) {
+        indices.push_back(index);
+        const int32_t next = step.plan.units[Step::at(index)].next;
+        index = next != 0 ? next : index + step.multiprocessors;
+    }
+    return indices;
+}
+
+void expect_every_unit_is_taken(const Step& step) {
+    std::vector<int32_t> taken(step.plan.units.size());
+    for (int32_t block = 0; block < step.multiprocessors; ++block) {
+        for (const int32_t index : units_of_block(step, block)) {
+            ASSERT_EQ(++taken[Step::at(index)], 1) << "unit " << index << ", block " << block;
+        }
+    }
+    EXPECT_TRUE(std::ranges::all_of(taken, [](int32_t t) { return t == 1; }));
+}
+
 void expect_within_capacity(const Step& step) {
     const PlanHeader& header = step.plan.header;
     EXPECT_LE(header.units, step.workspace.unit_capacity);
     EXPECT_LE(header.partials, step.workspace.partial_capacity);
     EXPECT_LE(header.merge_items, step.workspace.merge_item_capacity);
     EXPECT_EQ(header.units, static_cast<int32_t>(step.plan.units.size()));
+    EXPECT_LE(header.runs, header.units);
+    expect_every_unit_is_taken(step);
     EXPECT_EQ(header.merge_items, static_cast<int32_t>(step.plan.merge_items.size()));
     std::vector<bool> written(static_cast<size_t>(header.partials));
     for (const WorkUnit& unit : step.plan.units) {
@@ -172,42 +196,39 @@ std::map<TileKey, std::vector<WorkUnit>> units_of_tiles(const Step& step) {
     return tiles;
 }
 
-/// Merge items by the row tile that their rows are of; they cover the tile's rows in order.
-std::map<TileKey, MergeItem> merged_tiles_of(const Step& step) {
-    std::map<TileKey, MergeItem> tiles;
+/// Merge items by their first row; those of a row tile cover its rows in order.
+std::map<TileKey, MergeItem> merge_items_of(const Step& step) {
+    std::map<TileKey, MergeItem> items;
     std::map<TileKey, int32_t> rows_seen;
     for (const MergeItem& item : step.plan.merge_items) {
         const int32_t begin = item.row_begin / kTileRows * kTileRows;
         const TileKey key{item.request, item.kv_head, begin};
-        const MergeItem& first = tiles.emplace(key, item).first->second;
+        items[{item.request, item.kv_head, item.row_begin}] = item;
         const int32_t rows = step.nodes(item.request) * step.group();
         EXPECT_EQ(item.row_begin, begin + rows_seen[key]);
         EXPECT_EQ(item.rows, std::min({merge_rows(item.teams_log2), rows - item.row_begin}));
         EXPECT_EQ(item.chunks, merge_chunks(item));
-        EXPECT_GE(item.chunks, 1);
+        EXPECT_GE(item.chunks, item.path_partial >= 0 ? 0 : 1);
         EXPECT_LE(item.chunks, 1 << item.teams_log2);
         EXPECT_LE(item.teams_log2, 5);
         EXPECT_EQ(item.first_node, step.node_start[Step::at(item.request)]);
-        EXPECT_EQ(
-            std::tie(item.first_partial, item.partials, item.path_partial, item.first_class),
-            std::tie(first.first_partial, first.partials, first.path_partial, first.first_class));
         rows_seen[key] += item.rows;
     }
     for (const auto& [key, rows] : rows_seen) {
         const auto [request, kv_head, begin] = key;
         EXPECT_EQ(rows, std::min(kTileRows, step.nodes(request) * step.group() - begin));
     }
-    return tiles;
+    return items;
 }
 
 /// Every row tile of every request: its keys are covered once, in order, in parts of whole tiles
 /// that differ by at most one; split ones, and no others, have an entry for the combine.
 void expect_fast_plan_covers(const Step& step) {
     const auto units = units_of_tiles(step);
-    const auto merged = merged_tiles_of(step);
+    const auto merged = merge_items_of(step);
+    size_t items = 0;
     const int32_t tile_keys = step.plan_shape.tile_keys;
     size_t seen = 0;
-    size_t split = 0;
     for (int32_t r = 0; r < step.requests(); ++r) {
         const int32_t keys = step.context[Step::at(r)] + step.nodes(r);
         const int32_t window = step.shape.sliding_window;
@@ -243,19 +264,25 @@ void expect_fast_plan_covers(const Step& step) {
                     EXPECT_EQ(parts[0].partial, -1);
                     continue;
                 }
-                ++split;
-                const MergeItem& entry = merged.at(key);
-                EXPECT_EQ(entry.path_partial, -1);
-                ASSERT_EQ(static_cast<size_t>(entry.partials), parts.size());
-                EXPECT_EQ(entry.chunks, ceil_div(entry.partials, kMergeChunk));
+                for (auto of = merged.find(key); of != merged.end(); ++of) {
+                    if (of->first >= TileKey{r, kv_head, (tile + 1) * kTileRows}) break;
+                    ++items;
+                    const MergeItem& item = of->second;
+                    EXPECT_EQ(item.path_partial, -1);
+                    EXPECT_EQ(static_cast<size_t>(item.partials), parts.size());
+                    EXPECT_EQ(item.first_partial, parts[0].partial);
+                    EXPECT_EQ(item.chunks, ceil_div(item.partials, kMergeChunk));
+                }
                 for (size_t i = 0; i < parts.size(); ++i) {
-                    EXPECT_EQ(parts[i].partial, entry.first_partial + static_cast<int32_t>(i));
+                    EXPECT_EQ(parts[i].partial, parts[0].partial + static_cast<int32_t>(i));
+                    EXPECT_EQ(parts[i].seen_end,
+                              std::min(parts[i].key_end, step.context[Step::at(r)]));
                 }
             }
         }
     }
     EXPECT_EQ(seen, units.size());
-    EXPECT_EQ(split, merged.size());
+    EXPECT_EQ(items, merged.size());
 }
 
 /// Neighbours in the list read the same keys: row tiles fastest, then K/V heads, then parts.
@@ -272,57 +299,68 @@ void expect_row_tiles_fastest(const Step& step) {
 /// that the row sees, one a partial. [chunk][partial] (segment length, first key, end).
 using Recipe = std::vector<std::vector<std::array<int32_t, 3>>>;
 
-/// The recipe of a node by the definition: of its position, maximal depth and window alone.
-Recipe defined_recipe(int32_t position, int32_t max_depth, int32_t window) {
-    const int32_t oldest = window > 0 ? std::max(0, position - window + 1) : 0;
-    const int32_t boundary = path_boundary(position, max_depth);
-    const int32_t segment = path_segment(boundary);
+/// A node by what its recipe may depend on, and the shape's constants.
+struct NodePlace {
+    int32_t position;
+    int32_t oldest;  // key in its window
+    int32_t boundary;
+    int32_t segment_keys;
+
+    NodePlace(const Step& step, int32_t r, int32_t node)
+        : position(step.context[Step::at(r)] +
+                   step.depth[Step::at(step.node_start[Step::at(r)] + node)]),
+          oldest(step.shape.sliding_window > 0
+                     ? std::max(0, position - step.shape.sliding_window + 1)
+                     : 0),
+          boundary(path_boundary(position, step.shape.max_depth)),
+          segment_keys(segment_of(step.plan_shape, boundary)) {}
+};
+
+/// The recipe of a node by the definition.
+Recipe defined_recipe(const NodePlace& node) {
     std::map<int32_t, std::vector<std::array<int32_t, 3>>> chunks;
-    for (int32_t k = 0; k * segment < boundary; ++k) {
-        const int32_t begin = std::max(k * segment, oldest);
-        const int32_t end = std::min((k + 1) * segment, boundary);
-        if (begin < end) chunks[k / kMergeChunk].push_back({segment, begin, end});
+    for (int32_t k = 0; k * node.segment_keys < node.boundary; ++k) {
+        const int32_t begin = std::max(k * node.segment_keys, node.oldest);
+        const int32_t end = std::min((k + 1) * node.segment_keys, node.boundary);
+        if (begin < end) chunks[k / kMergeChunk].push_back({node.segment_keys, begin, end});
     }
     Recipe recipe;
     for (auto& [chunk, partials] : chunks) recipe.push_back(partials);
-    recipe.push_back({{0, std::max(boundary, oldest), position + 1}});
+    recipe.push_back({{0, std::max(node.boundary, node.oldest), node.position + 1}});
     return recipe;
 }
 
 /// The same, replayed from the plan for one node, head of the group and K/V head.
-Recipe planned_recipe(const Step& step, const std::map<TileKey, MergeItem>& tiles,
-                      const std::map<int32_t, WorkUnit>& unit_of_partial, int32_t r,
-                      int32_t kv_head, int32_t node, int32_t group_head) {
+Recipe planned_recipe(const Step& step, const std::map<TileKey, MergeItem>& items,
+                      const std::map<int32_t, WorkUnit>& unit_of_partial, const NodePlace& place,
+                      int32_t r, int32_t kv_head, int32_t node, int32_t group_head) {
     const int32_t row = node * step.group() + group_head;
-    const MergeItem& tile = tiles.at({r, kv_head, row / kTileRows * kTileRows});
-    const int32_t position =
-        step.context[Step::at(r)] + step.depth[Step::at(step.node_start[Step::at(r)] + node)];
-    const int32_t window = step.shape.sliding_window;
-    const int32_t oldest = window > 0 ? std::max(0, position - window + 1) : 0;
-    const int32_t boundary = path_boundary(position, step.shape.max_depth);
+    const MergeItem& item = std::prev(items.upper_bound({r, kv_head, row}))->second;
+    EXPECT_LT(row, item.row_begin + item.rows);
     Recipe recipe;
-    for (int32_t chunk = 0; chunk < tile.chunks - 1; ++chunk) {
-        const MergeRange range = merge_chunk(tile, chunk);
+    for (int32_t chunk = 0; chunk < item.chunks; ++chunk) {
+        const MergeRange range = merge_chunk(item, chunk);
         EXPECT_LE(0, range.begin);
         EXPECT_LT(range.begin, range.end);
         EXPECT_LE(range.end, kMergeChunk);
         std::vector<std::array<int32_t, 3>> partials;
         for (int32_t i = range.begin; i < range.end; ++i) {
-            const WorkUnit& unit = unit_of_partial.at(tile.first_partial + range.origin + i);
+            const WorkUnit& unit = unit_of_partial.at(item.first_partial + range.origin + i);
             EXPECT_EQ(std::tie(unit.request, unit.kv_head, unit.row_begin),
                       std::tuple(r, kv_head, row / kTileRows * kTileRows));
-            EXPECT_EQ(unit.key_begin % kTileKeys, 0);
+            EXPECT_EQ(unit.segment_keys, place.segment_keys);
+            EXPECT_EQ(unit.key_begin % step.plan_shape.tile_keys, 0);
             EXPECT_LE(unit.key_end, step.context[Step::at(r)]);
-            if (path_segment(boundary) != unit.segment_keys) continue;
+            EXPECT_LE(unit.seen_end, std::min(unit.key_end, place.boundary));
             EXPECT_EQ(unit.key_begin / unit.segment_keys % kMergeChunk, i);  // its place
-            const int32_t begin = std::max(unit.key_begin, oldest);
-            const int32_t end = std::min(unit.key_end, boundary);
+            const int32_t begin = std::max(unit.key_begin, place.oldest);
+            const int32_t end = std::min(unit.key_end, place.boundary);
             if (begin < end) partials.push_back({unit.segment_keys, begin, end});
         }
         if (!partials.empty()) recipe.push_back(partials);
     }
     const int32_t blocks = ceil_div(step.group(), kTileRows);
-    const int32_t path = tile.path_partial + (node * step.shape.kv_heads + kv_head) * blocks +
+    const int32_t path = item.path_partial + (node * step.shape.kv_heads + kv_head) * blocks +
                          group_head / kTileRows;
     const WorkUnit& unit = unit_of_partial.at(path);
     EXPECT_EQ(unit.path_node, node);
@@ -330,31 +368,27 @@ Recipe planned_recipe(const Step& step, const std::map<TileKey, MergeItem>& tile
     EXPECT_EQ(unit.request, r);
     EXPECT_EQ(unit.row_begin + group_head % kTileRows, row);
     EXPECT_GT(unit.rows, group_head % kTileRows);
+    EXPECT_EQ(unit.seen_end, unit.key_end);
     EXPECT_LE(unit.key_end - unit.key_begin, step.workspace.path_capacity);
-    recipe.push_back({{0, std::max(unit.key_begin, oldest), unit.key_end}});
+    recipe.push_back({{0, std::max(unit.key_begin, place.oldest), unit.key_end}});
     return recipe;
 }
 
 void expect_deterministic_recipes(const Step& step, PlanRandom& random) {
-    const auto tiles = merged_tiles_of(step);
+    const auto items = merge_items_of(step);
     std::map<int32_t, WorkUnit> unit_of_partial;
     for (const WorkUnit& unit : step.plan.units) unit_of_partial[unit.partial] = unit;
-    size_t row_tiles = 0;
     for (int32_t r = 0; r < step.requests(); ++r) {
-        row_tiles += Step::at(step.row_tiles(r) * step.shape.kv_heads);
         for (int32_t node = 0; node < step.nodes(r); ++node) {
             const int32_t kv_head = random.between(0, step.shape.kv_heads - 1);
             const int32_t group_head = random.between(0, step.group() - 1);
-            const int32_t position = step.context[Step::at(r)] +
-                                     step.depth[Step::at(step.node_start[Step::at(r)] + node)];
-            const Recipe planned =
-                planned_recipe(step, tiles, unit_of_partial, r, kv_head, node, group_head);
-            EXPECT_EQ(planned,
-                      defined_recipe(position, step.shape.max_depth, step.shape.sliding_window))
-                << "request " << r << ", node " << node << ", position " << position;
+            const NodePlace place(step, r, node);
+            EXPECT_EQ(
+                planned_recipe(step, items, unit_of_partial, place, r, kv_head, node, group_head),
+                defined_recipe(place))
+                << "request " << r << ", node " << node << ", position " << place.position;
         }
     }
-    EXPECT_EQ(tiles.size(), row_tiles);
 }
 
 }  // namespace
@@ -391,22 +425,61 @@ TEST(AttnPlan, DeterministicRecipeIsAFunctionOfThePath) {
 }
 
 TEST(AttnPlan, DeterministicRecipeAroundASegmentLengthChange) {
-    // At boundary 8192 segments have 64 keys, at 8256 128: one request with nodes of both.
-    PlanRandom random(1);
-    Step step;
-    step.shape = mla_shape(8);
-    step.shape.mode = KDT_ATTN_DETERMINISTIC;
-    step.shape.max_depth = 16;
-    std::vector<int32_t> chain(17);
-    std::iota(chain.begin(), chain.end(), 0);
-    step.add(8256 + 8, chain);
-    step.make_plan();
-    EXPECT_EQ(step.plan.merge_items[0].partials, 128 + 65);
-    EXPECT_EQ(step.plan.merge_items[0].first_class, 128);
-    EXPECT_EQ(step.plan.merge_items[0].chunks, kMostPathChunks);
-    EXPECT_EQ(step.plan_shape.tile_keys, kTileKeys);
-    expect_within_capacity(step);
-    expect_deterministic_recipes(step, random);
+    // One request with nodes of both lengths; each row is merged from the segments of its own.
+    const struct {
+        int32_t boundary;  // the last of the shorter context's length
+        int32_t segments;
+        int32_t then;
+    } changes[] = {{3072, 64, 33},     // of one tile of 48 keys, of two
+                   {30720, 64, 107}};  // of ten, of six: no longer half as many
+    for (const auto& change : changes) {
+        SCOPED_TRACE(change.boundary);
+        PlanRandom random(1);
+        Step step;
+        step.shape = mla_shape(8);
+        step.shape.mode = KDT_ATTN_DETERMINISTIC;
+        step.shape.max_depth = 16;
+        std::vector<int32_t> chain(17);
+        std::iota(chain.begin(), chain.end(), 0);
+        step.add(change.boundary + kBoundaryKeys + 8, chain);
+        step.make_plan();
+        EXPECT_EQ(step.plan.merge_items.size(), 17u * 8);
+        EXPECT_EQ(step.plan.merge_items.front().partials, change.segments);
+        EXPECT_EQ(step.plan.merge_items.back().partials, change.then);
+        EXPECT_EQ(step.plan.header.partials, 3 * (change.segments + change.then) + 17);
+        expect_within_capacity(step);
+        expect_deterministic_recipes(step, random);
+    }
+}
+
+TEST(AttnPlan, DeterministicRunsFillTheDevice) {
+    // {segments, paths} of the block that has most of them.
+    auto busiest = [](int32_t nodes, int32_t context) {
+        Step step;
+        step.shape = mla_shape(8);
+        step.shape.mode = KDT_ATTN_DETERMINISTIC;
+        step.shape.max_depth = 16;
+        step.add(context, std::vector<int32_t>(static_cast<size_t>(nodes), 0));
+        step.make_plan();
+        expect_within_capacity(step);
+        std::pair<size_t, size_t> most;
+        for (int32_t block = 0; block < step.multiprocessors; ++block) {
+            std::pair<size_t, size_t> has;
+            for (const int32_t index : units_of_block(step, block)) {
+                const bool path = step.plan.units[Step::at(index)].path_node >= 0;
+                ++(path ? has.second : has.first);
+            }
+            most = std::max(most, has);
+        }
+        return most;
+    };
+    const std::pair<size_t, size_t> one(1, 0), two(2, 0), four(4, 0);
+    EXPECT_EQ(busiest(1, 65536), one);  // 125 segments and a path
+    EXPECT_EQ(busiest(8, 65536), one);
+    EXPECT_EQ(busiest(16, 65536), two);
+    EXPECT_EQ(busiest(32, 65536), four);
+    EXPECT_EQ(busiest(1, 4096), one);
+    EXPECT_EQ(busiest(32, 16384), two);  // 57 segments
 }
 
 TEST(AttnPlan, ForcedSplits) {

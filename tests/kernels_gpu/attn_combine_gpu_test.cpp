@@ -23,8 +23,7 @@ struct RowTile {
     int32_t first_partial;
     int32_t partials;
     int32_t path_partial;
-    int32_t first_class;
-    int32_t phase;  // of the first class
+    int32_t phase;
 };
 
 /// Row tiles of one request, and partials for them.
@@ -40,7 +39,7 @@ struct Partials {
 
     int32_t heads() const { return kv_heads * group; }
 
-    /// `counts[i % ...]`: partials of row tile i; deterministic: of two classes, and a path.
+    /// `counts[i % ...]`: partials of row tile i; deterministic: and a path.
     Partials(int32_t dim, int32_t kv_heads_, int32_t group_, int32_t nodes_,
              std::vector<int32_t> counts, bool deterministic, uint32_t seed)
         : value_dim(dim), kv_heads(kv_heads_), group(group_), nodes(nodes_) {
@@ -53,7 +52,6 @@ struct Partials {
                                  .first_partial = partials,
                                  .partials = count,
                                  .path_partial = -1,
-                                 .first_class = count,
                                  .phase = 0});
                 partials += count;
             }
@@ -61,8 +59,7 @@ struct Partials {
         if (deterministic) {
             for (RowTile& tile : tiles) {
                 tile.path_partial = partials;
-                tile.first_class = tile.partials * 2 / 3;
-                tile.phase = tile.first_class > 0 ? 5 : 0;
+                tile.phase = 5;
             }
             partials += nodes * kv_heads * ((group + kTileRows - 1) / kTileRows);
         }
@@ -85,17 +82,18 @@ struct Partials {
             MergeItem item = {.first_node = kFirstNode,
                               .row_begin = 0,
                               .first_partial = tile.first_partial,
-                              .partials = tile.partials,
                               .path_partial = tile.path_partial,
-                              .first_class = static_cast<uint16_t>(tile.first_class),
-                              .phase = {static_cast<uint8_t>(tile.phase), 0},
+                              .request = 0,
+                              .partials = static_cast<uint16_t>(tile.partials),
+                              .phase = static_cast<uint8_t>(tile.phase),
                               .kv_head = static_cast<uint8_t>(tile.kv_head),
                               .rows = 0,
                               .teams_log2 = 0,
                               .chunks = 0,
-                              .request = 0};
+                              .unused = {}};
             item.chunks = static_cast<uint8_t>(merge_chunks(item));
-            item.teams_log2 = static_cast<uint8_t>(merge_teams_log2(item.chunks));
+            item.teams_log2 =
+                static_cast<uint8_t>(merge_teams_log2(item.chunks, item.path_partial >= 0));
             const int32_t most_rows = merge_rows(item.teams_log2);
             for (int32_t row = 0; row < tile.rows; row += most_rows) {
                 item.row_begin = tile.row_begin + row;
@@ -113,6 +111,7 @@ struct Partials {
     Result run(int32_t multiprocessors) const {
         const std::vector<MergeItem> items = merge_items();
         const std::vector<PlanHeader> header = {{.units = 0,
+                                                 .runs = 0,
                                                  .merge_items = static_cast<int32_t>(items.size()),
                                                  .partials = partials,
                                                  .reserved = {}}};
@@ -215,25 +214,19 @@ TEST_F(AttnCombineGpu, MatchesTheReference) {
     }
 }
 
-// Deterministic mode: segments of the other class, and segments that this row does not see behind
-// its own, change no bit.
-TEST_F(AttnCombineGpu, ForeignSegmentsChangeNothing) {
-    for (const int32_t own : {1, 11, 12, 13, 65, 128}) {
+// Deterministic mode: segments that this row does not see behind its own change no bit.
+TEST_F(AttnCombineGpu, UnseenSegmentsChangeNothing) {
+    constexpr int32_t kUnseen = 3;
+    for (const int32_t own : {1, 11, 12, 13, 65, 125}) {
         Partials small(512, 1, 8, 4, {own}, true, 99);
-        Partials large(512, 1, 8, 4, {own + 47}, true, 99);
+        Partials large(512, 1, 8, 4, {own + kUnseen}, true, 99);
         const auto dim = static_cast<size_t>(512);
-        for (RowTile& tile : small.tiles) {
-            tile.first_class = own;
-            tile.phase = 0;
-        }
-        for (RowTile& tile : large.tiles) {  // three more of this class, then 44 of another
-            tile.first_class = own + 3;
-            tile.phase = 0;
-        }
+        for (RowTile& tile : small.tiles) tile.phase = 0;
+        for (RowTile& tile : large.tiles) tile.phase = 0;
         for (int32_t row = 0; row < small.tiles[0].rows; ++row) {
-            for (int32_t i = 0; i <= own + 47; ++i) {
+            for (int32_t i = 0; i <= own + kUnseen; ++i) {
                 const size_t to = large.partial_row(large.tiles[0], row, i);
-                const bool foreign = i >= own && i < own + 47;
+                const bool foreign = i >= own && i < own + kUnseen;
                 const size_t from =
                     small.partial_row(small.tiles[0], row, foreign ? 0 : std::min(i, own));
                 large.lse[to] = foreign ? kNothing : small.lse[from];

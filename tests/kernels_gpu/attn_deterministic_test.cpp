@@ -6,11 +6,12 @@
 #include <numeric>
 
 #include "attn_device.h"
+#include "kernels/attn_plan/attn_workspace.h"
 
 namespace kd {
 namespace {
 
-constexpr int32_t kMaxDepth = 16;
+constexpr int32_t kMaxDepth = kBoundaryKeys;       // so the boundary of p is p - 16, rounded down
 constexpr uint64_t kOtherIds = uint64_t{1} << 40;  // rows that are not on the path
 
 /// How the positions are attended to.
@@ -137,25 +138,42 @@ std::vector<int32_t> range(int32_t begin, int32_t end) {
     return positions;
 }
 
-/// Every position modulo 64; the first positions; where segments grow (boundaries beyond 8192 and
-/// 16384 keys).
-std::vector<std::vector<int32_t>> position_sets() {
+/// Every position modulo 64; the first positions; where segments change their length, for either
+/// tile of the main loops.
+std::vector<std::vector<int32_t>> position_sets(const kdt_attn_shape& shape) {
     if (reduced_cases()) return {{0, 15, 16, 79, 80, 81, 300}};
-    std::vector<int32_t> segments = range(8186, 8200);
-    for (const int32_t position : range(8268, 8276)) segments.push_back(position);
-    for (const int32_t position : range(16460, 16468)) segments.push_back(position);
+    std::vector<int32_t> segments;
+    for (const AttnEngine engine : {AttnEngine::wgmma_sm90, AttnEngine::mma_sync_sm90}) {
+        const PlanShape plan = plan_shape(shape, {}, 132, engine);
+        int32_t left = 2;  // changes; and one more, from few segments to many
+        for (int32_t boundary = 0; boundary < 40000 && left >= 0; boundary += kBoundaryKeys) {
+            const int32_t keys = segment_of(plan, boundary);
+            const int32_t then = segment_of(plan, boundary + kBoundaryKeys);
+            if (then == keys || (left == 0 && then > keys)) continue;
+            --left;
+            const int32_t first = boundary + 2 * kBoundaryKeys;  // of the new length
+            for (const int32_t p : range(first - 2, first + 3)) segments.push_back(p);
+        }
+    }
+    std::ranges::sort(segments);
+    segments.erase(std::ranges::unique(segments).begin(), segments.end());
     std::vector<int32_t> edges = range(0, 20);
-    for (const int32_t position : range(60, 84)) edges.push_back(position);
-    for (const int32_t position : range(140, 150)) edges.push_back(position);
+    for (const int32_t position : range(28, 52)) edges.push_back(position);
+    for (const int32_t position : range(108, 118)) edges.push_back(position);
     return {range(300, 364), edges, segments};
 }
 
 template <class MakeCase>
 void expect_a_function_of_the_path(MakeCase&& make_case) {
+    CaseRandom random(1);
+    const std::vector<AttnRequestSpec> any = {path_request(random, 0, kPlain).spec};
+    const kdt_attn_shape shape =
+        AttnDeviceCase(make_case(make_attn_step(any, 1, kPlain.pages, false, 576, 1))).shape();
+
     for (const kdt_attn_path path : {KDT_PATH_WGMMA, KDT_PATH_MMA_SYNC}) {
         SCOPED_TRACE(name_of(path));
         uint32_t seed = 70;
-        for (const std::vector<int32_t>& positions : position_sets()) {
+        for (const std::vector<int32_t>& positions : position_sets(shape)) {
             const std::map<int32_t, Row> plain = attend(make_case, positions, kPlain, seed, path);
             if (plain.empty()) break;
             for (const Style& style : kStyles) {

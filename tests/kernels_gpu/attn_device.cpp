@@ -101,6 +101,10 @@ void AttnScratch::poison(cudaStream_t stream) const {
     memory_.poison(stream);
 }
 
+void AttnScratch::clear() const {
+    EXPECT_TRUE(ok(cudaMemset(memory_.data(), 0, bytes_)));
+}
+
 testing::AssertionResult AttnScratch::guard_is_whole() const {
     return still_poisoned(memory_, static_cast<int64_t>(bytes_), memory_.bytes());
 }
@@ -275,9 +279,14 @@ AttnRun run_attn(const AttnDeviceCase& on_device, const kdt_attn_shape& shape) {
     const AttnScratch scratch(bytes);
     const AttnOutputs outputs(on_device.rows(), on_device.value_dim());
     const AttnOutputs next_layer(on_device.rows(), on_device.value_dim());
+    const AttnOutputs cleared(on_device.rows(), on_device.value_dim());
     if (failed(on_device.plan(shape, batch, scratch, nullptr))) return run;
     if (failed(on_device.verify(shape, batch, outputs, true, scratch, nullptr))) return run;
     if (failed(on_device.verify(shape, batch, next_layer, false, scratch, nullptr))) return run;
+    // Zeros look like a plan: blocks that the plan gives nothing must not begin with what is there.
+    scratch.clear();
+    if (failed(on_device.plan(shape, batch, scratch, nullptr))) return run;
+    if (failed(on_device.verify(shape, batch, cleared, false, scratch, nullptr))) return run;
     const testing::AssertionResult finished = ok(cudaDeviceSynchronize());
     EXPECT_TRUE(finished);
     if (!finished) {
@@ -289,6 +298,8 @@ AttnRun run_attn(const AttnDeviceCase& on_device, const kdt_attn_shape& shape) {
     run.lse = outputs.read_lse(on_device.rows());
     EXPECT_TRUE(run.out == next_layer.read_out(on_device.rows()))
         << "the next layer, without log-sum-exp, gave other bits";
+    EXPECT_TRUE(run.out == cleared.read_out(on_device.rows()))
+        << "a workspace that was zeros before gave other bits";
     EXPECT_TRUE(outputs.untouched_behind(on_device.rows()));
     EXPECT_TRUE(next_layer.untouched_behind(on_device.rows()));
     EXPECT_TRUE(scratch.guard_is_whole());

@@ -57,6 +57,8 @@ class AttnScratch {
   public:
     explicit AttnScratch(size_t bytes);
     void poison(cudaStream_t stream = nullptr) const;
+    /// Zeros instead.
+    void clear() const;
     void* data() const { return memory_.data(); }
     size_t bytes() const { return bytes_; }
     testing::AssertionResult guard_is_whole() const;

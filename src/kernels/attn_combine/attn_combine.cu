@@ -95,6 +95,12 @@ __device__ __forceinline__ void load_places(uint4 (&rows)[sizeof...(kPlace)], co
     ((rows[kPlace] = load_place<kPlace, kPlaceBytes>(out, places)), ...);
 }
 
+/// A row's partial of its path, where it has one: its log-sum-exp, 4 columns.
+struct PathColumns {
+    float lse = minus_infinity();
+    uint2 columns = {0, 0};
+};
+
 /// Adds `weight` times the two bf16 of a word.
 __device__ __forceinline__ void merge_words(float& low, float& high, float weight, uint32_t word) {
     low = fmaf(weight, __uint_as_float(word << 16), low);
@@ -140,7 +146,8 @@ __device__ __forceinline__ Merged merge_places(const float* lse, const uint16_t*
 
 // A block works on one merge item and one slice of 64 columns: kMergeTeams teams of 8 lanes,
 // equally many for each row of the item, neighbours in different rows. Team j of a row merges chunk
-// j into its slot; then the first two teams of the row merge the slots in ascending order.
+// j into its slot; then the first two teams of the row merge the slots in ascending order, and the
+// path last.
 //
 // What costs time here is the chain of dependent loads, so there are two links: the header and the
 // block's item, then everything of the partials.
@@ -185,20 +192,26 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce) attn_combine_kernel(C
             active ? (item.first_node + node) * args.heads + item.kv_head * args.group + group_head
                    : -1;
 
-        MergeRange range = merge_chunk(item, chunk);
-        int32_t at = (item.first_partial + range.origin) * kTileRows + row % kTileRows;
-        if (item.path_partial >= 0 && chunk == item.chunks - 1) {
-            range = {0, 0, 1};
-            const int32_t path = item.path_partial +
-                                 (node * args.kv_heads + item.kv_head) * args.path_blocks +
-                                 group_head / kTileRows;
-            at = path * kTileRows + group_head % kTileRows;
-        }
+        const MergeRange range = merge_chunk(item, chunk);
+        const int32_t at = (item.first_partial + range.origin) * kTileRows + row % kTileRows;
         uint32_t places = 0;
         if (active && chunk < item.chunks) places = (1u << range.end) - (1u << range.begin);
         // Slots up to a multiple of 4: those of teams without a chunk are empty.
         const int32_t slots = (item.chunks + 3) / 4 * 4 << rows_log2;
         const bool alone = item.teams_log2 == 0;
+        // The path, for the teams that end the row: their half of this lane's columns.
+        PathColumns path;
+        if (item.path_partial >= 0 && active && chunk < 2) {
+            const int32_t partial = item.path_partial +
+                                    (node * args.kv_heads + item.kv_head) * args.path_blocks +
+                                    group_head / kTileRows;
+            const int32_t path_row = partial * kTileRows + group_head % kTileRows;
+            path.lse = __ldcg(args.partial_lse + path_row);
+            if (has_columns) {
+                path.columns = __ldcg(reinterpret_cast<const uint2*>(
+                    args.partial_out + int64_t{path_row} * kDim + column + 4 * chunk));
+            }
+        }
         Merged merged;
         if (__any_sync(kWholeWarp, places != 0)) {
             merged = merge_places<kDim>(args.partial_lse + at,
@@ -223,7 +236,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce) attn_combine_kernel(C
             if (lane == 0) s_sums[team] = make_float2(largest, weights);
             __syncthreads();
             if (out_row >= 0 && chunk < 2) {  // columns 0-3 of each lane, or 4-7
-                largest = minus_infinity();
+                largest = path.lse;
                 for (int32_t first = item_row; first < slots; first += 4 * item_rows) {
 #pragma unroll
                     for (int32_t s = 0; s < 4; ++s) {
@@ -251,6 +264,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce) attn_combine_kernel(C
                         sum.w = fmaf(scale, values[s].w, sum.w);
                     }
                 }
+                const float scale = ptx::exp2_approx(path.lse - reference);
+                weights += scale;
+                merge_words(sum.x, sum.y, scale, scale != 0 ? path.columns.x : 0u);
+                merge_words(sum.z, sum.w, scale, scale != 0 ? path.columns.y : 0u);
                 if (has_columns) {
                     const float inverse = weights != 0 ? __fdividef(1, weights) : 0.0f;
                     *reinterpret_cast<uint2*>(out + 4 * chunk) = make_uint2(

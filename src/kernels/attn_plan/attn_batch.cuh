@@ -62,6 +62,17 @@ struct AttnRequest {
     }
 };
 
+/// The unit that this block begins with; kLastUnit: none.
+__device__ __forceinline__ int32_t first_unit(const AttnWorkspace& workspace) {
+    const auto block = static_cast<int32_t>(blockIdx.x);
+    return block < workspace.header->runs ? block : kLastUnit;
+}
+/// The unit that this block takes after `unit`, its number `index`; the block ends where that is no
+/// unit of the plan's.
+__device__ __forceinline__ int32_t next_unit(const WorkUnit& unit, int32_t index) {
+    return unit.next != 0 ? unit.next : index + static_cast<int32_t>(gridDim.x);
+}
+
 /// Slot of key `key` of a unit, whatever its kind; key_begin <= key < key_end.
 __device__ __forceinline__ int64_t unit_slot(const WorkUnit& unit, const AttnRequest& request,
                                              const AttnWorkspace& workspace, int32_t key) {
@@ -70,7 +81,7 @@ __device__ __forceinline__ int64_t unit_slot(const WorkUnit& unit, const AttnReq
     return workspace.path_slots[node * workspace.path_capacity + (key - unit.key_begin)];
 }
 
-/// Which keys of a unit one of its rows sees. Tiles below `free_of_mask(...)` need no test.
+/// Which keys of a unit one of its rows sees.
 struct RowVisibility {
     int32_t first = 0;  // keys below are outside the sliding window
     int32_t limit = 0;  // context keys from here on are not seen
@@ -90,8 +101,7 @@ struct RowVisibility {
             limit = unit.key_end;
             context = unit.key_end;
         } else if (unit.segment_keys > 0) {
-            const int32_t boundary = path_boundary(position, batch.max_depth);
-            limit = path_segment(boundary) == unit.segment_keys ? boundary : 0;
+            limit = path_boundary(position, batch.max_depth);
         } else {
             limit = context;
             ancestors[0] = request.ancestors[2 * node];

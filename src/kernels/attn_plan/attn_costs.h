@@ -51,9 +51,17 @@ inline constexpr AttnRates kAttnRates[2][3] = {
 /// keys.
 inline constexpr int32_t kFillTiles = 3;
 
+/// Deterministic mode, in us: results of a unit out while the block goes on with the same rows; a
+/// path unit beside its tiles. From the attention kernel alone under the profiler, 16 and 32 nodes
+/// (MLA), 8 nodes (GQA), H200.
+inline constexpr double kSegmentUs = 1.0;
+inline constexpr double kPathUs = 5.0;
+
 /// Costs of one step's units. Integers, so that host and device decide alike.
 struct AttnCosts {
     int32_t unit_ns;
+    int32_t segment_ns;       // of one more unit of the same rows
+    int32_t path_ns;          // of a path unit, without its tiles
     int32_t tile_compute_ns;  // kTileRows rows by a key tile
     int32_t tile_memory_ns;   // a key tile of a K/V head from memory, all multiprocessors reading
     int32_t tile_lone_ns;     // the same while few read
@@ -74,16 +82,29 @@ constexpr int32_t attn_token_bytes(const kdt_attn_shape& shape) {
     return shape.kv_format == KDT_KV_BF16 ? 2 * values : values;
 }
 
-/// Keys of a key tile: units are whole tiles. Deterministic mode has its own, whatever runs.
+/// The one main loop whose tiles have 48 keys and which keeps Q from one unit to the next of the
+/// same rows.
+constexpr bool is_mla_wgmma_bf16(const kdt_attn_shape& shape, AttnEngine engine) {
+    return shape.kind == KDT_ATTN_MLA && shape.kv_format == KDT_KV_BF16 &&
+           engine == AttnEngine::wgmma_sm90;
+}
+
+/// Keys of a key tile: units are whole tiles.
 constexpr int32_t attn_tile_keys(const kdt_attn_shape& shape, AttnEngine engine) {
-    const bool mla_wgmma = shape.kind == KDT_ATTN_MLA && shape.kv_format == KDT_KV_BF16 &&
-                           engine == AttnEngine::wgmma_sm90;
-    return mla_wgmma && shape.mode == KDT_ATTN_FAST ? kMlaWgmmaTileKeys : kTileKeys;
+    return is_mla_wgmma_bf16(shape, engine) ? kMlaWgmmaTileKeys : kTileKeys;
 }
 
 /// The least of them over all engines.
 constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
     return attn_tile_keys(shape, AttnEngine::wgmma_sm90);
+}
+
+/// Deterministic mode: up to this length segments are half as many as fill the device. Of MLA,
+/// where arithmetic is what a tile costs: a single node loses 15 % at most, 16 and more gain,
+/// because results are fewer (H200: with 32 nodes 24 to 16 us at 4k, 35 to 29 at 16k). GQA waits
+/// for memory.
+constexpr int32_t attn_short_keys(const kdt_attn_shape& shape) {
+    return shape.kind == KDT_ATTN_MLA ? 10 * kMlaWgmmaTileKeys : 0;
 }
 
 /// Whether the main loop takes two row tiles of the same keys at a time: one a consumer warpgroup,
@@ -101,6 +122,9 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
     const double tile_bytes = 1.0 * tile_keys * attn_token_bytes(shape);
     return {
         .unit_ns = static_cast<int32_t>(1e3 * rates.unit_us),
+        .segment_ns = static_cast<int32_t>(
+            1e3 * (is_mla_wgmma_bf16(shape, engine) ? kSegmentUs : rates.unit_us)),
+        .path_ns = static_cast<int32_t>(1e3 * kPathUs),
         .tile_compute_ns = static_cast<int32_t>(1e3 * tile_flops / rates.flops_per_us),
         .tile_memory_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.bytes_per_us),
         .tile_lone_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.lone_bytes_per_us),

@@ -1,4 +1,6 @@
 #include "kernels/attn_plan/attn_plan_cuda.h"
+#include "kernels/attn_plan/attn_plan_time.h"
+#include "kernels/attn_plan/attn_plan_units.h"
 
 namespace kd {
 
@@ -35,6 +37,7 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     __shared__ PlanCounts s_counts[kMostRequests];
     __shared__ PlanCounts s_first[kMostRequests + 1];
     __shared__ int32_t s_most_tiles;
+    __shared__ int32_t s_prefix_ns;  // of the longest run
     __shared__ unsigned long long s_best;
 
     const AttnBatchView& batch = params.batch;
@@ -44,6 +47,7 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     const int32_t lane = thread % 32;
     if (thread == 0) {
         s_most_tiles = 0;
+        s_prefix_ns = 0;
         s_best = ~0ull;
     }
     __syncthreads();
@@ -73,25 +77,25 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     }
     __syncthreads();
 
-    int32_t choice = 1;
-    if (!shape.deterministic) {
-        // The least (score, candidate): each warp's, then the block's.
-        int64_t score = kNeverNs;
-        if (thread < kMostSplits) {
-            score = plan_score(shape, s_request, batch.requests, s_most_tiles, thread + 1);
-        }
-        unsigned long long key = static_cast<unsigned long long>(score) * kPlanThreads +
-                                 static_cast<unsigned long long>(thread);
-        for (int32_t step = 16; step > 0; step /= 2) {
-            key = min(key, __shfl_xor_sync(kWholeWarp, key, step));
-        }
-        if (lane == 0) atomicMin(&s_best, key);
-        __syncthreads();
-        const int32_t parts = static_cast<int32_t>(s_best % kPlanThreads) + 1;
-        choice = plan_choice(shape, s_most_tiles, parts);
+    // The least (score, candidate): each warp's, then the block's.
+    int64_t score = kNeverNs;
+    if (thread < kMostSplits) {
+        score = plan_score(shape, s_request, batch.requests, s_most_tiles, thread + 1);
     }
+    unsigned long long key = static_cast<unsigned long long>(score) * kPlanThreads +
+                             static_cast<unsigned long long>(thread);
+    for (int32_t step = 16; step > 0; step /= 2) {
+        key = min(key, __shfl_xor_sync(kWholeWarp, key, step));
+    }
+    if (lane == 0) atomicMin(&s_best, key);
+    __syncthreads();
+    const int32_t parts = static_cast<int32_t>(s_best % kPlanThreads) + 1;
+    const int32_t choice = plan_choice(shape, s_most_tiles, parts);
 
-    if (thread < batch.requests) s_counts[thread] = plan_counts(shape, s_request[thread], choice);
+    if (thread < batch.requests) {
+        s_counts[thread] = plan_counts(shape, s_request[thread], choice);
+        atomicMax(&s_prefix_ns, run_compute_ns(shape, s_request[thread], choice));
+    }
     __syncthreads();
     if (thread <= batch.requests) {
         PlanCounts first{};
@@ -100,35 +104,54 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     }
     __syncthreads();
     const PlanCounts total = s_first[batch.requests];
-    const int32_t units = total.units + total.path_units;
+    const int32_t units = plan_units(shape, total);
     const int32_t partials = total.partials + total.path_units;
     // A step beyond the capacities breaks the contract: it gets an empty plan, nothing overruns.
     const bool fits = units <= workspace.unit_capacity && partials <= workspace.partial_capacity &&
                       total.merge_items <= workspace.merge_item_capacity;
 
-    for (int32_t u = thread; fits && u < units; u += kPlanThreads) {
-        if (u < total.units) {
-            const int32_t r = request_of<&PlanCounts::units>(s_first, batch.requests, u);
-            workspace.units[u] =
-                plan_unit(shape, s_request[r], r, s_first[r], choice, u - s_first[r].units);
+    const int32_t path_runs = plan_path_runs(shape, total, s_prefix_ns);
+    const int32_t runs = total.runs + path_runs;
+
+    const auto store = [&workspace](int32_t u, const WorkUnit& unit) { workspace.units[u] = unit; };
+    const auto position_of = [&](int32_t r, int32_t node) {
+        return s_request[r].context + batch.depth[s_request[r].first_node + node];
+    };
+    const auto path_unit_of = [&](int32_t path) {
+        const int32_t r = request_of<&PlanCounts::path_units>(s_first, batch.requests, path);
+        const int32_t first = s_first[r].path_units;
+        return plan_path_unit(shape, s_request[r], r, total.partials + first, path - first,
+                              position_of(r, (path - first) / path_units_of_node(shape)));
+    };
+    for (int32_t u = thread; fits && u < runs; u += kPlanThreads) {
+        if (u >= total.runs) {
+            plan_path_run(shape, total, path_runs, u - total.runs, path_unit_of, store);
+            continue;
+        }
+        const int32_t r = request_of<&PlanCounts::runs>(s_first, batch.requests, u);
+        const int32_t index = u - s_first[r].runs;
+        if (shape.deterministic) {
+            plan_prefix_run(shape, s_request[r], r, s_first[r], runs, choice, index, store);
         } else {
-            const int32_t path = u - total.units;
-            const int32_t r = request_of<&PlanCounts::path_units>(s_first, batch.requests, path);
-            const int32_t index = path - s_first[r].path_units;
-            const int32_t node = batch.node_start[r] + index / path_units_of_node(shape);
-            workspace.units[u] =
-                plan_path_unit(shape, s_request[r], r, total.partials + s_first[r].path_units,
-                               index, s_request[r].context + batch.depth[node]);
+            store(u, plan_unit(shape, s_request[r], r, s_first[r], choice, index));
         }
     }
     for (int32_t m = thread; fits && m < total.merge_items; m += kPlanThreads) {
         const int32_t r = request_of<&PlanCounts::merge_items>(s_first, batch.requests, m);
-        const int32_t path = shape.deterministic ? total.partials + s_first[r].path_units : -1;
-        workspace.merge_items[m] = plan_merge_item(shape, s_request[r], r, s_first[r], choice, path,
-                                                   m - s_first[r].merge_items);
+        const int32_t index = m - s_first[r].merge_items;
+        int32_t path = -1;
+        int32_t position = 0;
+        if (shape.deterministic) {
+            path = total.partials + s_first[r].path_units;
+            const int32_t row = merge_item_row(shape, s_request[r], choice, index);
+            position = position_of(r, row / shape.group);
+        }
+        workspace.merge_items[m] =
+            plan_merge_item(shape, s_request[r], r, s_first[r], choice, path, position, index);
     }
     if (thread == 0) {
         *workspace.header = {.units = fits ? units : 0,
+                             .runs = fits ? runs : 0,
                              .merge_items = fits ? total.merge_items : 0,
                              .partials = fits ? partials : 0,
                              .reserved = {}};

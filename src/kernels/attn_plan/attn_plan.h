@@ -4,9 +4,9 @@
 // (group = heads / kv_heads; MLA has one latent head, so group = heads). A row tile is up to
 // kTileRows consecutive rows of one request and K/V head. Keys of a request are its context
 // positions followed by its tree nodes: key k < context is position k, key context + i is node i.
-// A work unit is a row tile and a range of whole key tiles: tile_keys keys each in fast mode, what
-// the main loop takes at a time (attn_tile_keys in attn_costs.h), kTileKeys keys in deterministic
-// mode. The tail's mask is tested only in tiles that reach beyond the context.
+// A work unit is a row tile and a range of whole key tiles: tile_keys keys each, what the main loop
+// takes at a time (attn_tile_keys in attn_costs.h). The tail's mask is tested only in tiles that
+// reach beyond the context.
 #pragma once
 
 #include <cstddef>
@@ -18,23 +18,23 @@ namespace kd {
 
 inline constexpr int32_t kTileRows = 64;
 inline constexpr int32_t kTileKeys = 64;
-/// Key tile of the bf16 MLA main loop on sm_90a: in fast mode it gets units of whole multiples.
+/// Key tile of the bf16 MLA main loop on sm_90a, which gets units of whole multiples.
 inline constexpr int32_t kMlaWgmmaTileKeys = 48;
 
 /// What one thread block works on at a time. Three kinds:
 ///   fast mode:           segment_keys 0, path_node -1: keys are the request's, key k < context a
 ///                        position, key context + i node i, seen as the ancestor words say;
-///   deterministic prefix: segment_keys > 0: whole tiles of context positions; a row sees position
-///   k
-///                        if k < boundary(its position) and segment(its boundary) is segment_keys;
+///   deterministic prefix: segment_keys > 0: whole tiles of context positions, one segment; a row
+///                        sees those below the boundary of its own position;
 ///   deterministic path:  path_node >= 0: the rows are this node's alone; keys are the positions
 ///                        [boundary(p), p] of its path, all visible; slots from path_slots.
+/// Which of them a block takes: first_unit and next_unit in attn_batch.cuh.
 struct alignas(64) WorkUnit {
     int32_t request;
     int32_t kv_head;
     int32_t row_begin;  // first row in the request
     int32_t rows;       // 1..kTileRows
-    int32_t key_begin;  // fast mode: a multiple of tile_keys; deterministic: of kTileKeys
+    int32_t key_begin;  // a multiple of tile_keys, of kBoundaryKeys for a path
     int32_t key_end;    // > key_begin
     int32_t partial;    // partial result it writes; -1: it alone has all keys and writes the output
     int32_t segment_keys;
@@ -44,9 +44,12 @@ struct alignas(64) WorkUnit {
     int32_t nodes;
     int32_t first_node;
     int64_t pages_begin;  // of the request's entries in the page table
-    int64_t unused;
+    int32_t seen_end;     // without a sliding window all rows see the keys below
+    int32_t next;         // the unit that the block takes next; 0: the one gridDim.x further on
 };
 static_assert(sizeof(WorkUnit) == 64);
+/// WorkUnit::next of a block's last unit: beyond all units, with room to go on from there.
+inline constexpr int32_t kLastUnit = 1 << 30;
 
 /// Rows of a row tile whose keys were split, up to kMergeTeams >> teams_log2 of them: what one
 /// block of attn_combine merges at a time, all that it needs to know in one load. The partials
@@ -58,38 +61,34 @@ struct alignas(32) MergeItem {
     int32_t first_node;  // of the request
     int32_t row_begin;   // first row in the request
     int32_t first_partial;
-    int32_t partials;
     int32_t path_partial;  // of the request; -1: fast mode
-    uint16_t first_class;  // partials of the first segment class; fast mode: all
-    uint8_t phase[2];      // of each class: index of its first segment modulo kMergeChunk; none: 0
+    int32_t request;
+    uint16_t partials;
+    uint8_t phase;  // index of the first segment modulo kMergeChunk; fast mode: 0
     uint8_t kv_head;
     uint8_t rows;
     uint8_t teams_log2;  // of one row
-    uint8_t chunks;      // of one row, the path's included
-    int32_t request;
+    uint8_t chunks;      // of one row, without its path
+    uint8_t unused[5];
 };
 static_assert(sizeof(MergeItem) == 32);
 
-/// Deterministic mode: keys below this position are taken in whole tiles for a node at `position`.
+/// Deterministic mode: path boundaries are multiples of this, the keys of one tensor-core product.
+inline constexpr int32_t kBoundaryKeys = 16;
+/// Deterministic mode: keys below this position are taken in segments for a node at `position`.
 /// Never beyond the context, because no node is deeper than max_depth.
 constexpr int32_t path_boundary(int32_t position, int32_t max_depth) {
     const int32_t keys = position - max_depth;
-    return keys > 0 ? keys / kTileKeys * kTileKeys : 0;
-}
-/// Deterministic mode: keys a prefix unit has for a row of this boundary; a power of two, and a
-/// function of the boundary alone. At most 128 segments a row, 64 or more from 8192 keys on.
-constexpr int32_t path_segment(int32_t boundary) {
-    int32_t segment = kTileKeys;
-    while (segment * 128 < boundary) segment *= 2;
-    return segment;
+    return keys > 0 ? keys / kBoundaryKeys * kBoundaryKeys : 0;
 }
 
 /// Counts that the planner wrote.
 struct PlanHeader {
     int32_t units;
+    int32_t runs;  // block b begins with unit b if that is below; in fast mode the units
     int32_t merge_items;
     int32_t partials;
-    int32_t reserved[5];
+    int32_t reserved[4];
 };
 
 /// Where everything lies in the workspace; a function of the capacities alone.
@@ -105,7 +104,7 @@ struct AttnWorkspace {
     int32_t unit_capacity = 0;
     int32_t merge_item_capacity = 0;
     int32_t partial_capacity = 0;
-    int32_t path_capacity = 0;  // max_depth + kTileKeys + 1
+    int32_t path_capacity = 0;  // max_depth + kBoundaryKeys
     size_t bytes = 0;
 };
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "kernels/attn_plan/attn_plan_time.h"
+#include "kernels/attn_plan/attn_plan_units.h"
+
 namespace kd {
 
 namespace {
@@ -46,36 +49,59 @@ int32_t best_choice(const PlanShape& shape, const std::vector<PlanRequest>& requ
 AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch) {
     const std::vector<PlanRequest> requests = requests_of(shape, batch);
     AttnPlanResult plan;
-    plan.choice = shape.deterministic ? 1 : best_choice(shape, requests);
+    plan.choice = best_choice(shape, requests);
 
     std::vector<PlanCounts> first{PlanCounts{}};
+    int32_t prefix_ns = 0;
     for (const PlanRequest& request : requests) {
         first.push_back(counts_sum(first.back(), plan_counts(shape, request, plan.choice)));
+        prefix_ns = std::max(prefix_ns, run_compute_ns(shape, request, plan.choice));
     }
     const PlanCounts total = first.back();
-    for (size_t i = 0; i < requests.size(); ++i) {
-        const auto r = static_cast<int32_t>(i);
-        const int32_t path = shape.deterministic ? total.partials + first[i].path_units : -1;
-        for (int32_t u = 0; u < first[i + 1].units - first[i].units; ++u) {
-            plan.units.push_back(plan_unit(shape, requests[i], r, first[i], plan.choice, u));
-        }
-        for (int32_t m = 0; m < first[i + 1].merge_items - first[i].merge_items; ++m) {
-            plan.merge_items.push_back(
-                plan_merge_item(shape, requests[i], r, first[i], plan.choice, path, m));
-        }
-    }
-    for (size_t i = 0; i < requests.size(); ++i) {
-        const int32_t path = total.partials + first[i].path_units;
-        for (int32_t u = 0; u < first[i + 1].path_units - first[i].path_units; ++u) {
-            const int32_t node = batch.node_start[i] + u / path_units_of_node(shape);
-            plan.units.push_back(
-                plan_path_unit(shape, requests[i], static_cast<int32_t>(i), path, u,
-                               batch.context[i] + batch.depth[static_cast<size_t>(node)]));
-        }
-    }
-    plan.header.units = total.units + total.path_units;
+    const int32_t path_runs = plan_path_runs(shape, total, prefix_ns);
+    const int32_t runs = total.runs + path_runs;
+    plan.header.units = plan_units(shape, total);
+    plan.header.runs = runs;
     plan.header.partials = total.partials + total.path_units;
     plan.header.merge_items = total.merge_items;
+    plan.units.resize(static_cast<size_t>(plan.header.units));
+    const auto store = [&plan](int32_t i, const WorkUnit& unit) {
+        plan.units[static_cast<size_t>(i)] = unit;
+    };
+    const auto position_of = [&](const PlanRequest& request, int32_t node) {
+        return request.context + batch.depth[static_cast<size_t>(request.first_node + node)];
+    };
+    std::vector<WorkUnit> paths;
+    for (size_t i = 0; i < requests.size(); ++i) {
+        const PlanRequest& request = requests[i];
+        const auto r = static_cast<int32_t>(i);
+        for (int32_t run = 0; run < first[i + 1].runs - first[i].runs; ++run) {
+            if (shape.deterministic) {
+                plan_prefix_run(shape, request, r, first[i], runs, plan.choice, run, store);
+            } else {
+                store(first[i].runs + run,
+                      plan_unit(shape, request, r, first[i], plan.choice, run));
+            }
+        }
+        const int32_t path = total.partials + first[i].path_units;
+        for (int32_t u = 0; u < first[i + 1].path_units - first[i].path_units; ++u) {
+            const int32_t position = position_of(request, u / path_units_of_node(shape));
+            paths.push_back(plan_path_unit(shape, request, r, path, u, position));
+        }
+        for (int32_t m = 0; m < first[i + 1].merge_items - first[i].merge_items; ++m) {
+            const int32_t row = merge_item_row(shape, request, plan.choice, m);
+            const int32_t position =
+                shape.deterministic ? position_of(request, row / shape.group) : 0;
+            plan.merge_items.push_back(plan_merge_item(shape, request, r, first[i], plan.choice,
+                                                       shape.deterministic ? path : -1, position,
+                                                       m));
+        }
+    }
+    for (int32_t run = 0; run < path_runs; ++run) {
+        plan_path_run(
+            shape, total, path_runs, run,
+            [&paths](int32_t i) { return paths[static_cast<size_t>(i)]; }, store);
+    }
     return plan;
 }
 

@@ -19,9 +19,16 @@ constexpr int32_t most_row_tiles(const kdt_attn_shape& shape, int32_t requests, 
     return shape.kv_heads * ((max_nodes * group + (kTileRows - 1) * filled) / kTileRows);
 }
 
-/// Deterministic mode: prefix segments of one request, both classes, at most.
-constexpr int32_t most_segments(int32_t max_context) {
-    return max_context < 128 * kTileKeys + kTileKeys ? max_context / kTileKeys : 128 + 65;
+/// Row tiles of a node in deterministic mode, over all K/V heads.
+constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
+    return shape.kv_heads * ceil_div(shape.heads / shape.kv_heads, kTileRows);
+}
+
+/// Deterministic mode: prefix segments of one request, of both lengths, at most.
+constexpr int32_t most_segments(const kdt_attn_shape& shape, int32_t max_context) {
+    const int32_t tiles = ceil_div(max_context, least_tile_keys(shape));
+    const int32_t most = row_segments(node_tiles(shape));
+    return tiles <= most / 2 ? tiles : 2 * most;
 }
 
 /// The layout for steps of up to `requests` requests, `max_nodes` nodes in all and `max_context`
@@ -33,12 +40,11 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
     const int32_t row_tiles = most_row_tiles(shape, requests, max_nodes);
     const int32_t rows = max_nodes * shape.heads;
     if (shape.mode == KDT_ATTN_DETERMINISTIC) {
-        const int32_t group = shape.heads / shape.kv_heads;
-        const int32_t path_units = max_nodes * shape.kv_heads * ceil_div(group, kTileRows);
-        workspace.partial_capacity = row_tiles * most_segments(max_context) + path_units;
+        workspace.partial_capacity =
+            row_tiles * most_segments(shape, max_context) + max_nodes * node_tiles(shape);
         workspace.unit_capacity = workspace.partial_capacity;
         workspace.merge_item_capacity = rows;  // one a row at worst
-        workspace.path_capacity = shape.max_depth + kTileKeys + 1;
+        workspace.path_capacity = shape.max_depth + kBoundaryKeys;
     } else {
         const int32_t nodes = max_nodes < 128 ? max_nodes : 128;
         const int32_t tiles = ceil_div(max_context + nodes, least_tile_keys(shape));
@@ -86,6 +92,7 @@ constexpr PlanShape plan_shape(const kdt_attn_shape& shape, const AttnWorkspace&
             .splits = shape.splits,
             .multiprocessors = multiprocessors,
             .tile_keys = attn_tile_keys(shape, engine),
+            .short_keys = attn_short_keys(shape),
             .pairs = attn_takes_pairs(shape, engine),
             .partial_capacity = workspace.partial_capacity,
             .costs = attn_costs(shape, engine)};

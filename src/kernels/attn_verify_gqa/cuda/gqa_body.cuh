@@ -84,7 +84,7 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
     if constexpr (Config::kOverlap) pass_turn(walk.pairs && group == 1, group);
     uint32_t tiles_before = 0;
     int32_t buffer = 0;  // of converted V
-    for (int32_t u = walk.first; u < walk.units; u += walk.step) {
+    for (int32_t u = walk.first; u < walk.units; u = walk.next(unit, u)) {
         if (walk.pairs || u != walk.first)
             unit = params.workspace.units[walk.pairs ? u + group : u];
         const int32_t tiles = unit_tiles<Config>(unit);

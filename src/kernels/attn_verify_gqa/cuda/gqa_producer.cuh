@@ -26,8 +26,7 @@ struct UnitWalk {
     template <class Config>
     __device__ static UnitWalk of(const AttnVerifyGqaCudaParams& params, const WorkUnit& unit) {
         const auto blocks = static_cast<int32_t>(gridDim.x);
-        UnitWalk walk{params.workspace.header->units, static_cast<int32_t>(blockIdx.x), blocks,
-                      false};
+        UnitWalk walk{params.workspace.header->units, first_unit(params.workspace), blocks, false};
         if constexpr (Config::kPairs) {
             if (walk.units <= blocks || unit.segment_keys > 0 || unit.path_node >= 0) return walk;
             const int32_t group = params.heads / params.kv_heads;
@@ -43,6 +42,11 @@ struct UnitWalk {
             walk.pairs = true;
         }
         return walk;
+    }
+
+    /// What this block takes after `unit`, its number `index`.
+    __device__ int32_t next(const WorkUnit& unit, int32_t index) const {
+        return pairs ? index + step : next_unit(unit, index);
     }
 };
 
@@ -109,9 +113,10 @@ struct TileWalk {
     __device__ __forceinline__ LookUp next(int32_t thread) {
         constexpr int32_t kKeys = kLookUpTiles<Config> * Config::kKeys;
         LookUp row{0, 0, -1, 0, 0};
+        if (index >= walk.units) return row;  // also where `unit` is none of the plan's
         // The unit before the page: waiting for it would be waiting for the page as well.
         if (key >= unit.key_end) {
-            index += walk.step;
+            index = walk.next(unit, index);
             if (index < walk.units) {
                 unit = params.workspace.units[index];
                 key = unit.key_begin;

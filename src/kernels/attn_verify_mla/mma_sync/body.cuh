@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::grid_dependency_launch();
     RingReader ring{.shared = shared, .stages = constants.stages};
     uint32_t parity = 0;
-    for (int32_t u = blockIdx.x; u < params.workspace.header->units;) {
+    for (int32_t u = first_unit(params.workspace); u < params.workspace.header->units;) {
         const WorkUnit unit = params.workspace.units[u];
         const Place at = Place::now(shared);
         __syncwarp();
@@ -290,7 +290,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         } else {
             attend<kFormat, 2>(params, constants, unit, first_row, ring, parity);
         }
-        u = current_unit(Place::now(shared)) + static_cast<int32_t>(gridDim.x);
+        u = current_unit(Place::now(shared));
+        u = next_unit(params.workspace.units[u], u);
     }
 }
 

@@ -33,8 +33,8 @@ inline constexpr int32_t kWarpRope = kMlaRope / kGroupWarps;    // 16
 inline constexpr int32_t kLatentSteps = kWarpDims / 16;         // products of depth 16
 inline constexpr int32_t kQuerySteps = kLatentSteps + 1;        // and the one of rope
 // Query fragments of the last steps stay in shared memory. One step less would fit as well, but
-// leaves K's fragments too few registers to be ahead in: 80.2 us instead of 78.0 on an H200, 64 rows
-// and 131,072 keys.
+// leaves K's fragments too few registers to be ahead in: 80.2 us instead of 78.0 on an H200, 64
+// rows and 131,072 keys.
 inline constexpr int32_t kSharedSteps = 2;
 inline constexpr int32_t kRegisterSteps = kQuerySteps - kSharedSteps;
 inline constexpr int32_t kValueTiles = kWarpDims / 8;  // output tiles of 8 columns

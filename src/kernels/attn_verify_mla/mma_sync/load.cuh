@@ -73,7 +73,7 @@ __device__ __forceinline__ const uint8_t* cache_row(const AttnVerifyMlaParams& p
 template <kdt_kv_format kFormat>
 __device__ __forceinline__ void prefetch_first_keys(const AttnVerifyMlaParams& params, int32_t warp,
                                                     int32_t lane) {
-    if (static_cast<int32_t>(blockIdx.x) >= params.workspace.header->units) return;
+    if (first_unit(params.workspace) == kLastUnit) return;
     const WorkUnit unit = params.workspace.units[blockIdx.x];
     if (unit.path_node >= 0) return;
     const AttnRequest request(params.batch, unit);
@@ -96,7 +96,7 @@ __device__ __forceinline__ void load_units(const AttnVerifyMlaParams& params, in
     uint32_t unused_parity = 1;  // of the empty barrier's phase to wait for: all are free at first
     int32_t next = warp;         // this warp's next stage, counted from the unit's first
     const int32_t units = params.workspace.header->units;
-    for (int32_t u = blockIdx.x; u < units; u += gridDim.x) {
+    for (int32_t u = first_unit(params.workspace); u < units;) {
         const WorkUnit unit = params.workspace.units[u];
         const AttnRequest request(params.batch, unit);
         const int32_t queries = query_stages<kFormat>(unit);
@@ -131,6 +131,7 @@ __device__ __forceinline__ void load_units(const AttnVerifyMlaParams& params, in
             }
         }
         next -= total;
+        u = next_unit(unit, u);
     }
 }
 

@@ -76,12 +76,26 @@ __device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
             if (tested >= key_end || !visibility.sees(tested)) score[i] = -INFINITY;
         }
     }
-    float prob[4];
+    constexpr bool kF16 = CacheRow<kFormat>::kFp8;
+    uint32_t words[2];  // of P
     float sum;
     const auto attempt = [&] {
+        float prob[4];
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i)
             prob[i] = ptx::exp2_approx(__fsub_rn(score[i], state.maximum));
+#pragma unroll
+        for (int32_t keys = 0; keys < 2; ++keys) {
+            float& low = prob[2 * keys];
+            float& high = prob[2 * keys + 1];
+            words[keys] = kF16 ? ptx::pack_f16(low, high) : ptx::pack_bf16(low, high);
+            // The sum is of what V is weighed with: scores that are all alike are rounded alike,
+            // and that cancels.
+            if constexpr (!kF16) {
+                low = __uint_as_float(words[keys] << 16);
+                high = __uint_as_float(words[keys] & 0xffff0000u);
+            }
+        }
         sum = __fadd_rn(__fadd_rn(prob[0], prob[1]), __fadd_rn(prob[2], prob[3]));
     };
     attempt();
@@ -101,12 +115,8 @@ __device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
     store_state(state_at, state);
     const uint32_t to = at.base + SharedPlan::kProbs +
                         (8 * at.warp + at.lane / 4) * SharedPlan::kProbStride + at.lane % 4 * 4;
-    constexpr bool kF16 = CacheRow<kFormat>::kFp8;
 #pragma unroll
-    for (int32_t keys = 0; keys < 2; ++keys)
-        ptx::store_shared(to + 16 * keys, kF16
-                                              ? ptx::pack_f16(prob[2 * keys], prob[2 * keys + 1])
-                                              : ptx::pack_bf16(prob[2 * keys], prob[2 * keys + 1]));
+    for (int32_t keys = 0; keys < 2; ++keys) ptx::store_shared(to + 16 * keys, words[keys]);
     if (at.lane % 4 == 0)
         ptx::store_shared(at.base + SharedPlan::kFactors + at.lane * 4 + at.warp * 4, factor);
 }

@@ -326,9 +326,7 @@ struct ScoreRole {
     __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const QueryRegisters& q,
                                                RowState (&rows)[2]) {
         const AttnRequest request(p.batch, unit);
-        const bool always_mask = unit.segment_keys > 0 || p.batch.sliding_window > 0;
-        const int32_t free_of_mask =
-            unit.path_node >= 0 ? unit.key_end : min(unit.key_end, unit.context);
+        const int32_t free_of_mask = p.batch.sliding_window > 0 ? 0 : unit.seen_end;
         // Tensor cores serve whoever asks, and accumulation asks for more: started beside the next
         // scores it would hold them up. So a tile's P is held back until those are done, if their
         // keys are there.
@@ -341,8 +339,7 @@ struct ScoreRole {
                 if (held) publish(tile, Turn<kStages>{turn.count - 1});
             });
             if (p.logit_cap > 0.0f) cap_scores(p, s);
-            if (always_mask || key + kKeys > free_of_mask)
-                mask_scores(p, request, unit, key, row(), s);
+            if (key + kKeys > free_of_mask) mask_scores(p, request, unit, key, row(), s);
             tile = soften(s, rows);
             const Turn<kStages> of = turn;
             ++turn.count;
@@ -371,17 +368,25 @@ struct ScoreRole {
         ptx::grid_dependency_wait();
         ptx::grid_dependency_launch();
         uint32_t unit_parity = 0;
-        for (int32_t index = blockIdx.x; index < units; index += gridDim.x, unit_parity ^= 1) {
-            if (index != blockIdx.x) unit = p.workspace.units[index];
-            // All four warps are through with the Q of the unit before.
-            if (index != blockIdx.x) ptx::named_barrier_sync(kScoreBarrier, 128);
-            QueryRegisters q;
-            load_q(p, unit, shared, thread, q, [&] {
-                if (index == blockIdx.x) ptx::named_barrier_arrive(kQueryBarrier, 256);
-            });
+        QueryRegisters q;
+        bool same_rows = false;
+        for (int32_t index = first_unit(p.workspace); index < units; unit_parity ^= 1) {
+            if (!same_rows) {
+                // All four warps are through with the Q of the unit before.
+                if (index != blockIdx.x) ptx::named_barrier_sync(kScoreBarrier, 128);
+                load_q(p, unit, shared, thread, q, [&] {
+                    if (index == blockIdx.x) ptx::named_barrier_arrive(kQueryBarrier, 256);
+                });
+            }
             RowState rows[2];
             unit_tiles(unit, q, rows);
             finish(unit, unit_parity, rows);
+            index = next_unit(unit, index);
+            if (index >= units) break;
+            const int32_t row = unit.first_node * p.heads + unit.row_begin;
+            const int32_t row_count = unit.rows;
+            unit = p.workspace.units[index];
+            same_rows = unit.first_node * p.heads + unit.row_begin == row && unit.rows == row_count;
         }
     }
 };
@@ -433,7 +438,8 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     ptx::grid_dependency_wait();  // the partials may still be read by the step before
     Turn<kStages> turn{0};
     uint32_t unit_count = 0;
-    for (int32_t index = blockIdx.x; index < units; index += gridDim.x, ++unit_count) {
+    for (int32_t index = first_unit(p.workspace); index < units;
+         index = next_unit(unit, index), ++unit_count) {
         if (index != blockIdx.x) unit = p.workspace.units[index];
         const uint32_t unit_parity = unit_count & 1;
         float o[2][64];  // 128 columns each: one product cannot have 256 in a block of 512 threads

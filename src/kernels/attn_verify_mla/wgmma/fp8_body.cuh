@@ -120,7 +120,8 @@ __device__ __forceinline__ void accumulate_fp8(const AttnVerifyMlaParams& p,
     ptx::grid_dependency_wait();  // the partials may still be read by the step before
     Turn<kFp8Stages> turn{0};
     uint32_t unit_parity = 0;
-    for (int32_t index = blockIdx.x; index < units; index += gridDim.x, unit_parity ^= 1) {
+    for (int32_t index = first_unit(p.workspace); index < units;
+         index = next_unit(unit, index), unit_parity ^= 1) {
         if (index != blockIdx.x) unit = p.workspace.units[index];
         ColumnOutput o;
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kFp8Keys, ++turn.count) {

@@ -292,9 +292,7 @@ struct Fp8ScoreRole {
 
     __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, Reference& reference,
                                                OfRows& sums) {
-        const bool always_mask = unit.segment_keys > 0 || p.batch.sliding_window > 0;
-        const int32_t free_of_mask =
-            unit.path_node >= 0 ? unit.key_end : min(unit.key_end, unit.context);
+        const int32_t free_of_mask = p.batch.sliding_window > 0 ? 0 : unit.seen_end;
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kFp8Keys, ++turn.count) {
             ptx::mbarrier_wait(shared + Plan::kFull + 8 * turn.stage(), turn.parity());
             ColumnScores s;
@@ -304,7 +302,7 @@ struct Fp8ScoreRole {
             __syncwarp();
             if (lane() == 0) ptx::mbarrier_arrive(shared + Plan::kEmpty + 8 * turn.stage());
             if (p.logit_cap > 0.0f) cap_scores(s);
-            if (always_mask || key + kFp8Keys > free_of_mask) mask_scores(key, unit.key_end, s);
+            if (key + kFp8Keys > free_of_mask) mask_scores(key, unit.key_end, s);
             soften(s, reference, sums);
         }
     }
@@ -334,7 +332,8 @@ struct Fp8ScoreRole {
         ptx::grid_dependency_wait();
         ptx::grid_dependency_launch();
         uint32_t unit_parity = 0;
-        for (int32_t index = blockIdx.x; index < units; index += gridDim.x, unit_parity ^= 1) {
+        for (int32_t index = first_unit(p.workspace); index < units;
+             index = next_unit(unit, index), unit_parity ^= 1) {
             if (index != blockIdx.x) unit = p.workspace.units[index];
             load_q(unit, [&] {
                 if (index == blockIdx.x) ptx::named_barrier_arrive(kQueryBarrier, 256);

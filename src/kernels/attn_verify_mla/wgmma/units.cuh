@@ -2,6 +2,7 @@
 // of Q, the ring of stages, where a row's log-sum-exp goes.
 #pragma once
 
+#include "kernels/attn_plan/attn_batch.cuh"
 #include "kernels/attn_verify_mla/attn_verify_mla.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -57,13 +58,13 @@ struct TileWalk {
         : params(p),
           unit(p.workspace.units[blockIdx.x]),
           units(p.workspace.header->units),
-          unit_index(blockIdx.x),
+          unit_index(first_unit(p.workspace)),
           key(unit.key_begin) {}
     __device__ bool valid() const { return unit_index < units; }
     __device__ void next() {
         key += kKeys;
         if (key < unit.key_end) return;
-        unit_index += gridDim.x;
+        unit_index = next_unit(unit, unit_index);
         if (!valid()) return;
         unit = params.workspace.units[unit_index];
         key = unit.key_begin;
