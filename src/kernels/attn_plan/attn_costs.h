@@ -33,13 +33,15 @@ struct AttnRates {
 /// memory. A unit costs 3.3 us beyond its tiles, which is what a second one adds; the launch, 1 to
 /// 4 us, is the same for every choice and left out. The combine took 3.4 us, 0.3 ns a partial row
 /// and 2.6 ns a merged row; that was before it read everything in two steps, so these are upper
-/// bounds. GQA on sm_90: from three forced split counts at 65,536 keys, 32 / 8 heads of 128, 1 to
-/// 32 nodes, same day.
+/// bounds. GQA on sm_90: from forced split counts at 65,536 keys, 32 / 8 heads of 128, 1 to
+/// 32 nodes; with wgmma again on 2026-11-30: a block reads no faster than 37.5 GB/s also while 112
+/// of 132 read (16 parts take 70.6 us where 14 take 74.9, 16 nodes), and a tile takes two row tiles
+/// together about 0.7 us of arithmetic.
 inline constexpr AttnRates kAttnRates[2][3] = {
     {{4.65e6, 35.5e3, 60e3, 3.3, 3.4, 6.8e6, 0.39e6},
      {4.0e6, 35e3, 50e3, 3.5, 3.4, 6.8e6, 0.39e6},
      {1.6e6, 8.5e3, 20e3, 3.5, 3.0, 2.5e6, 0.4e6}},
-    {{3.8e6, 36e3, 44e3, 2.5, 3.4, 6.8e6, 0.39e6},
+    {{6.0e6, 36e3, 37.5e3, 2.5, 3.4, 6.8e6, 0.39e6},
      {1.9e6, 34e3, 31e3, 2.5, 3.4, 6.8e6, 0.39e6},
      {1.4e6, 8.5e3, 20e3, 2.5, 3.0, 2.5e6, 0.4e6}},
 };

@@ -59,6 +59,19 @@ __device__ __forceinline__ void widen_e4m3(uint32_t bytes, uint32_t& low, uint32
         : "=r"(low), "=r"(high)
         : "r"(bytes));
 }
+/// Four floats to e4m3, rounded to the nearest, at most 448 in magnitude; byte i is x[i].
+__device__ __forceinline__ uint32_t pack_e4m3(const float (&x)[4]) {
+    uint32_t word;
+    asm("{\n"
+        ".reg .b16 a, b;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 a, %2, %1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 b, %4, %3;\n"
+        "mov.b32 %0, {a, b};\n"
+        "}\n"
+        : "=r"(word)
+        : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));
+    return word;
+}
 __device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
     uint32_t product;
     asm("mul.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));

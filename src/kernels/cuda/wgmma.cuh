@@ -142,6 +142,18 @@ __device__ __forceinline__ void rs_n128_bt(float (&d)[kCount], const uint32_t (&
                    "C"(OperandType<kF16>::kName));
 }
 
+/// Of e4m3 values, 32 deep: a[0] and a[2] are columns 4 (t % 4) + {0 .. 3} and that + 16 of the
+/// thread's first row, a[1] and a[3] of its second. Sums keep about 13 fraction bits.
+__device__ __forceinline__ void rs_n64_e4m3(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
+                                            bool accumulate) {
+    asm volatile(
+        "{ .reg .pred accumulate; setp.ne.b32 accumulate, %37, 0; "
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" KD_D32
+        "}, {%32, %33, %34, %35}, %36, accumulate, 1, 1; }"
+        : KD_F32(d, 0)
+        : KD_A4(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
+}
+
 #undef KD_PRODUCT
 #undef KD_D64
 #undef KD_D32

@@ -2,6 +2,7 @@
 // b + grid, ... of the plan, or pairs of units.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/attn_verify_gqa/cuda/gqa_epilogue.cuh"
@@ -12,13 +13,11 @@ namespace kd::gqa {
 
 /// One lane of each of a group's 4 warps arrives, `arrivals` times, when its warp has read the
 /// stage.
-__device__ __forceinline__ void release(uint64_t& barrier, int32_t lane, uint32_t arrivals) {
+__device__ __forceinline__ void release(uint32_t barrier, int32_t lane, uint32_t arrivals) {
     __syncwarp();
     if (lane == 0)
-        asm volatile(
-            "mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(ptx::smem_address(&barrier)),
-            "r"(arrivals)
-            : "memory");
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals)
+                     : "memory");
 }
 
 /// Turns at the tensor cores of groups with units of their own: without them both groups issue
@@ -63,15 +62,18 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
     const int32_t lane = thread % 32;
     const int32_t group_barrier = kConsumerBarrier + 1 + group;
     const int32_t first_row = warp * 16 + lane / 4;
-    const uint32_t ring = ptx::smem_address(s_ring);
-    const uint32_t query = ptx::smem_address(s_query);
-    char* s_k = s_converted + group * 2 * Config::kHalfTileBytes;
-    char* s_v = s_k + Config::kHalfTileBytes;
-    Barriers& barriers = state.barriers;
+    uint32_t ring = ptx::smem_address(s_ring);
+    // Places known from the ring's: else the compiler works them out anew in every tile. The number
+    // of stages of mma.sync, which lies between, is not known to it.
+    if constexpr (Config::kWgmma) asm volatile("" : "+r"(ring));
+    const auto address = [&](const void* in_block) {
+        if constexpr (!Config::kWgmma) return ptx::smem_address(in_block);
+        return ring + static_cast<uint32_t>(static_cast<const char*>(in_block) - s_ring);
+    };
+    const uint32_t query = address(s_query);
+    const uint32_t converted = address(s_converted) + group * 2 * Config::kHalfTileBytes;
+    const uint32_t barriers = address(&state.barriers);
     RowRange(&rows)[kTileRows] = state.rows[Config::kPairs ? group : 0];
-    const ScoreScale scale(Config::kFp8 ? params.scale * params.k_scale : params.scale,
-                           params.logit_cap);
-
     WorkUnit unit = params.workspace.units[blockIdx.x];
     const UnitWalk walk = UnitWalk::of<Config>(params, unit);
     ptx::grid_dependency_wait();
@@ -81,6 +83,7 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
     const uint32_t arrivals = walk.pairs ? 1 : kGroups;
     if constexpr (Config::kOverlap) pass_turn(walk.pairs && group == 1, group);
     uint32_t tiles_before = 0;
+    int32_t buffer = 0;  // of converted V
     for (int32_t u = walk.first; u < walk.units; u = walk.next(unit, u)) {
         if (walk.pairs || u != walk.first)
             unit = params.workspace.units[walk.pairs ? u + group : u];
@@ -88,8 +91,12 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
         const AttnRequest request(params.batch, unit);
 
         uint32_t q[kQuerySteps][4];
+        float row_scale[2] = {1.0f, 1.0f};
         if constexpr (Config::kPairs) {
-            load_query_registers<Config>(params, unit, first_row, lane, q);
+            if constexpr (Config::kRawKeys)
+                load_query_raw<Config>(params, unit, first_row, lane, q, row_scale);
+            else
+                load_query_registers<Config>(params, unit, first_row, lane, q);
             ptx::named_barrier_sync(group_barrier, kGroupThreads);  // rows are no longer read
             load_row_ranges(params, unit, request, thread, rows);
             ptx::named_barrier_sync(group_barrier, kGroupThreads);
@@ -110,6 +117,8 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
         const int32_t free_begin = __reduce_max_sync(~0u, lane_row.first);
         const int32_t free_end = min(unit.key_end, __reduce_min_sync(~0u, lane_row.limit));
 
+        const ScoreScale scale(Config::kFp8 ? params.scale * params.k_scale : params.scale,
+                               params.logit_cap, row_scale);
         float o[Config::kOutDim / 2];
 #pragma unroll
         for (int32_t i = 0; i < Config::kOutDim / 2; ++i) o[i] = 0;
@@ -118,34 +127,36 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
         RingPosition place(tiles_before + first_tile, stages);
 
         const auto full = [&](const RingPosition& at) {
-            return ptx::smem_address(&barriers.full[at.stage]);
+            return barriers + static_cast<uint32_t>(offsetof(Barriers, full)) + at.stage * 8;
+        };
+        const auto empty = [&](const RingPosition& at) {
+            return barriers + static_cast<uint32_t>(offsetof(Barriers, empty)) + at.stage * 8;
         };
         const auto k_of = [&](const RingPosition& at) {
             return ring + at.stage * Config::kStageBytes;
         };
         float s[Config::kKeys / 2];
+        float probabilities[Config::kKeys / 2];
         uint32_t p[kSteps][4];
         float rescale[2];
         const auto soften = [&](int32_t tile) {
             const int32_t key_begin = unit.key_begin + tile * Config::kKeys;
-            scale.prepare(s);
-            if (key_begin < free_begin || key_begin + Config::kKeys > free_end) {
+            const bool masked = key_begin < free_begin || key_begin + Config::kKeys > free_end;
+            if (scale.prepared || masked) [[unlikely]] {
+                scale.prepare(s);
                 uint64_t visible[2];
 #pragma unroll
                 for (int32_t i = 0; i < 2; ++i)
                     visible[i] = visible_keys(rows[first_row + 8 * i], request.context, key_begin) &
                                  low_bits(unit.key_end - key_begin);
-                mask_scores(s, visible, lane);
+                if (masked) mask_scores(s, visible, lane);
             }
-            softmax(s, scale.factor, running, rescale);
+            return softmax(s, scale.factor, lane, running, probabilities, rescale);
         };
         const auto pack = [&] {
 #pragma unroll
-            for (int32_t i = 0; i < kSteps; ++i) pack_probabilities<Config::kFp8>(p[i], s, i);
-        };
-        // Else outputs would be multiplied by exactly 1.
-        const auto rescaled = [&] {
-            return __any_sync(~0u, rescale[0] != 1.0f || rescale[1] != 1.0f) != 0;
+            for (int32_t i = 0; i < kSteps; ++i)
+                pack_probabilities<Config::kFp8>(p[i], probabilities, i);
         };
         const auto rescale_outputs = [&] {
 #pragma unroll
@@ -170,34 +181,47 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                     pass_turn(walk.pairs, group);
                     wgmma::wait<1>();
                     wgmma::touch(s);
-                    soften(tile);
-                    wgmma::touch(s);
-                    wgmma::touch(running.sum);
-                    // The warpgroup's vote: a wait has to be taken by all of its warps. And a
-                    // branch, because it keeps the compiler from moving the softmax behind the
-                    // wait.
-                    if (ptx::named_barrier_any(group_barrier, kGroupThreads,
-                                               rescale[0] != 1.0f || rescale[1] != 1.0f)) {
-                        wgmma::wait<0>();
-                        wgmma::touch(o);
-                        rescale_outputs();
-                    }
+                    const bool moved = soften(tile);
                     wgmma::wait<0>();
                     wgmma::touch(o);
-                    release(barriers.empty[before.stage], lane, arrivals);
+                    release(empty(before), lane, arrivals);
+                    if (moved) [[unlikely]]
+                        rescale_outputs();
                     pack();
                 }
                 issue_output_wgmma<Config>(o, p, k_of(place) + Config::kMatrixBytes);
                 wgmma::wait<0>();
                 wgmma::touch(o);
-                release(barriers.empty[place.stage], lane, arrivals);
+                release(empty(place), lane, arrivals);
             }
+        } else if constexpr (Config::kRawKeys) {
+            for (int32_t tile = first_tile; tile < tiles; tile += tile_step) {
+                ptx::mbarrier_wait(full(place), place.parity);
+                const RawPart<Config> values(k_of(place) + Config::kMatrixBytes, thread);
+                issue_scores_raw(s, q, k_of(place));
+                // The products with the other buffer's tile may still run; those with this one's
+                // are over for all: each warp has waited for them before it met the barrier.
+                const uint32_t v = converted + buffer * Config::kHalfTileBytes;
+                values.convert(v, thread);
+                wgmma::wait<0>();
+                wgmma::touch(s);
+                wgmma::touch(o);
+                release(empty(place), lane, arrivals);
+                if (soften(tile)) [[unlikely]]
+                    rescale_outputs();
+                pack();
+                ptx::fence_async_proxy();  // late: it waits for the stores
+                ptx::named_barrier_sync(group_barrier, kGroupThreads);
+                issue_output_wgmma<Config>(o, p, v);
+                buffer ^= 1;
+                place.advance(tile_step, stages);
+            }
+            wgmma::wait<0>();
+            wgmma::touch(o);
         } else {
             for (int32_t tile = first_tile; tile < tiles; tile += tile_step) {
                 const uint32_t k = k_of(place);
                 const uint32_t v = k + Config::kMatrixBytes;
-                uint64_t& empty = barriers.empty[place.stage];
-
                 ptx::mbarrier_wait(full(place), place.parity);
                 if constexpr (!Config::kWgmma) {
                     scores_mma_sync<Config>(s, q, query, k, warp, lane);
@@ -206,32 +230,31 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                     wgmma::wait<0>();
                     wgmma::touch(s);
                 } else {
-                    const char* s_stage = s_ring + place.stage * Config::kStageBytes;
-                    convert_tile<Config>(s_k, s_stage, thread);
+                    RawPart<Config>(k, thread).convert(converted, thread);
                     ptx::fence_async_proxy();
                     ptx::named_barrier_sync(group_barrier, kGroupThreads);
-                    issue_scores_wgmma<Config>(s, q, query, ptx::smem_address(s_k));
-                    convert_tile<Config>(s_v, s_stage + Config::kMatrixBytes, thread);
-                    release(empty, lane, arrivals);
+                    issue_scores_wgmma<Config>(s, q, query, converted);
+                    RawPart<Config>(v, thread).convert(converted + Config::kHalfTileBytes, thread);
+                    release(empty(place), lane, arrivals);
                     ptx::fence_async_proxy();
                     wgmma::wait<0>();
                     wgmma::touch(s);
                 }
-                soften(tile);
+                if (soften(tile)) [[unlikely]]
+                    rescale_outputs();
                 pack();
-                if (rescaled()) rescale_outputs();
                 if constexpr (!Config::kWgmma) {
                     output_mma_sync<Config>(o, p, v, lane);
-                    release(empty, lane, arrivals);
+                    release(empty(place), lane, arrivals);
                 } else if constexpr (!Config::kFp8) {
                     issue_output_wgmma<Config>(o, p, v);
                     wgmma::wait<0>();
                     wgmma::touch(o);
-                    release(empty, lane, arrivals);
+                    release(empty(place), lane, arrivals);
                 } else {
-                    // Also: no warp still reads s_k, which the next tile overwrites.
+                    // Also: no warp still reads the converted K, which the next tile overwrites.
                     ptx::named_barrier_sync(group_barrier, kGroupThreads);
-                    issue_output_wgmma<Config>(o, p, ptx::smem_address(s_v));
+                    issue_output_wgmma<Config>(o, p, converted + Config::kHalfTileBytes);
                     wgmma::wait<0>();
                     wgmma::touch(o);
                 }
@@ -253,7 +276,8 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
 
 template <class Config>
 __global__ void __launch_bounds__(kThreads, 1)
-    attn_verify_gqa_kernel(const __grid_constant__ AttnVerifyGqaCudaParams params, int32_t stages) {
+    attn_verify_gqa_kernel(const __grid_constant__ AttnVerifyGqaCudaParams params,
+                           int32_t most_stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     constexpr bool kServed = true;
 #else
@@ -261,6 +285,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
     if constexpr (kServed) {
         extern __shared__ __align__(1024) char s_memory[];
+        // Known to the compiler where one class of device is served.
+        const int32_t stages = Config::kWgmma ? Config::stages_in(kSharedBytesSm90) : most_stages;
         char* s_converted = s_memory + stages * Config::kStageBytes;
         char* s_query = s_converted + Config::kConvertedBytes;
         auto& state = *reinterpret_cast<typename Config::State*>(s_query + Config::kQueryBytes);

@@ -56,8 +56,8 @@ struct Config {
     static constexpr bool kWgmma = kPath_ == Path::kWgmma;
     static_assert(kHeadDim == 64 || kHeadDim == 96 || kHeadDim == 128 || kHeadDim == 256);
 
-    /// Of a thread; 384 threads start with 168 each: 2 * 216 + 72 = 2 * 224 + 56 = 3 * 168.
-    static constexpr int32_t kConsumerRegisters = kHeadDim == 256 && !kWgmma ? 224 : 216;
+    /// Of a thread; 384 threads start with 168 each.
+    static constexpr int32_t kConsumerRegisters = kHeadDim == 256 && !kWgmma ? 232 : 224;
     static constexpr int32_t kProducerRegisters = 3 * 168 - 2 * kConsumerRegisters;
 
     /// Keys a tile. Shorter for mma.sync: then 5 stages of 128 dims fit sm_120 beside Q.
@@ -80,12 +80,16 @@ struct Config {
     /// overlaps the latter: two stages a group are held, so there must be plenty.
     static constexpr bool kOverlap = kPairs && !kFp8;
 
+    /// Q is the sum of two e4m3 values and K is multiplied as it lies in the cache.
+    static constexpr bool kRawKeys = kPairs && kFp8;
+
     static constexpr int32_t kRowBytes = kHeadDim * (kFp8 ? 1 : 2);
     static constexpr int32_t kRowChunks = kRowBytes / 16;
     static constexpr int32_t kHalfTileBytes = kKeys * kPaddedDim * 2;
     static constexpr int32_t kMatrixBytes = kFp8 ? kKeys * raw_pitch(kHeadDim) : kHalfTileBytes;
     static constexpr int32_t kStageBytes = 2 * kMatrixBytes;
-    /// wgmma reads 16-bit operands from shared memory: each group converts its own K and V tile.
+    /// wgmma takes V as 16-bit values from shared memory, and K where it is not kRawKeys. Each
+    /// group converts its own tiles: K and V, or two V by turns.
     static constexpr int32_t kConvertedBytes = kFp8 && kWgmma ? kGroups * 2 * kHalfTileBytes : 0;
     /// Q (kPairs: straight to registers); at a unit's end the groups exchange their outputs
     /// through it, a quarter at a time.

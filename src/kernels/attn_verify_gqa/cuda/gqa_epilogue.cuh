@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
 #include "kernels/attn_verify_gqa/attn_verify_gqa_cuda.h"
 #include "kernels/attn_verify_gqa/cuda/gqa_config.cuh"
 #include "kernels/attn_verify_gqa/cuda/gqa_softmax.cuh"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/mma.cuh"
 
 namespace kd::gqa {
 
@@ -111,6 +112,59 @@ __device__ __forceinline__ void load_query_registers(const AttnVerifyGqaCudaPara
     }
 }
 
+/// The same for raw K: Q as the sum of two e4m3 values of 4 significant bits each, exact where a
+/// value is not below 2^-10 of its row's largest, else to 2^-18 of that. `scale`: of the thread's
+/// two rows, a power of two, by which their scores are to be multiplied.
+template <class Config, int32_t kSteps>
+__device__ __forceinline__ void load_query_raw(const AttnVerifyGqaCudaParams& params,
+                                               const WorkUnit& unit, int32_t first_row,
+                                               int32_t lane, uint32_t (&q)[kSteps][4],
+                                               float (&scale)[2]) {
+    static_assert(kSteps * 16 == Config::kHeadDim);
+    const int32_t group = params.heads / params.kv_heads;
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        const int32_t row = unit.row_begin + min(first_row + 8 * half, unit.rows - 1);
+        const int64_t node = unit.first_node + row / group;
+        const int32_t head = unit.kv_head * group + row % group;
+        const uint16_t* from = static_cast<const uint16_t*>(params.q) +
+                               node * params.q_node_stride + head * params.q_head_stride +
+                               lane % 4 * 4;
+        float x[kSteps][4];
+        float top = 0;
+#pragma unroll
+        for (int32_t i = 0; i < kSteps; ++i) {
+            const uint2 two = *reinterpret_cast<const uint2*>(from + i * 16);
+            x[i][0] = __uint_as_float(two.x << 16);
+            x[i][1] = __uint_as_float(two.x & 0xFFFF0000);
+            x[i][2] = __uint_as_float(two.y << 16);
+            x[i][3] = __uint_as_float(two.y & 0xFFFF0000);
+#pragma unroll
+            for (int32_t e = 0; e < 4; ++e) top = fmaxf(top, fabsf(x[i][e]));
+        }
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        // The largest value to [128, 256). Both powers are normal floats.
+        const int32_t exponent = min(max(static_cast<int32_t>(__float_as_uint(top) >> 23), 8), 253);
+        scale[half] = __uint_as_float(static_cast<uint32_t>(exponent - 7) << 23);
+        const float up = __uint_as_float(static_cast<uint32_t>(261 - exponent) << 23);
+#pragma unroll
+        for (int32_t i = 0; i < kSteps; ++i) {
+#pragma unroll
+            for (int32_t e = 0; e < 4; ++e) x[i][e] *= up;
+            const uint32_t high = ptx::pack_e4m3(x[i]);
+            uint32_t two[2];
+            ptx::widen_e4m3(high, two[0], two[1]);
+#pragma unroll
+            for (int32_t e = 0; e < 4; ++e)
+                x[i][e] -= __half2float(
+                    __ushort_as_half(static_cast<uint16_t>(two[e / 2] >> (e % 2 * 16))));
+            q[i / 2 * 2][half + i % 2 * 2] = high;
+            q[i / 2 * 2 + 1][half + i % 2 * 2] = ptx::pack_e4m3(x[i]);
+        }
+    }
+}
+
 /// What each row of the unit sees, by threads 0..kTileRows - 1; rows beyond it repeat its last.
 __device__ __forceinline__ void load_row_ranges(const AttnVerifyGqaCudaParams& params,
                                                 const WorkUnit& unit, const AttnRequest& request,
@@ -208,8 +262,7 @@ __device__ __forceinline__ void merge_and_store(const AttnVerifyGqaCudaParams& p
     for (int32_t i = 0; i < 2; ++i) {
         const RowStats a = stats[0][first_row + 8 * i];
         const RowStats b = stats[1][first_row + 8 * i];
-        const float top = fmaxf(a.max, b.max);
-        const float base = top == -INFINITY ? 0.0f : top;
+        const float base = fmaxf(a.max, b.max);
         const float sum =
             a.sum * ptx::exp2_approx(a.max - base) + b.sum * ptx::exp2_approx(b.max - base);
         const bool seen = sum != 0;  // NaN was seen, and goes on

@@ -15,19 +15,18 @@ constexpr uint32_t half_offset(int32_t rows, int32_t row, int32_t chunk) {
     return static_cast<uint32_t>((chunk / 8 * rows + row) * 128 + (((chunk ^ row) & 7) << 4));
 }
 
-/// Bytes from one row of raw e4m3 values to the next: 96 is padded so that 8 rows start in
-/// different banks.
+/// Bytes from one row of raw e4m3 values to the next: whole 128-byte columns, the last of 96 dims
+/// not used up.
 constexpr int32_t raw_pitch(int32_t head_dim) {
-    return head_dim == 96 ? 112 : head_dim;
+    return head_dim == 96 ? 128 : head_dim;
 }
 
-/// Raw e4m3 K or V: [rows][pitch], permuted so that chunk c of 8 consecutive rows lies in 8
-/// different bank groups. `chunk` holds 16 values.
-constexpr uint32_t raw_offset(int32_t head_dim, int32_t row, int32_t chunk) {
-    int32_t place = chunk;
-    if (head_dim == 64) place = chunk ^ (row / 2 & 3);
-    if (head_dim >= 128) place = chunk ^ (row & 7);
-    return static_cast<uint32_t>(row * raw_pitch(head_dim) + place * 16);
+/// Raw e4m3 K or V, rows of raw_pitch: 256 dims are two columns of 128 bytes as above, 64 dims rows
+/// of 64 bytes, so that chunk c of 8 consecutive rows lies in 8 different bank groups. `chunk`
+/// holds 16 values.
+constexpr uint32_t raw_offset(int32_t head_dim, int32_t rows, int32_t row, int32_t chunk) {
+    if (head_dim == 64) return static_cast<uint32_t>(row * 64 + (chunk ^ (row / 2 & 3)) * 16);
+    return half_offset(rows, row, chunk);
 }
 
 /// mma.sync on e4m3: a thread converts 4 neighbouring dims of K at a time, which are 2 pairs of one
@@ -44,6 +43,12 @@ constexpr uint64_t wgmma_descriptor(uint32_t address, uint32_t leading_bytes,
                                     uint32_t stride_bytes) {
     return (uint64_t{address & 0x3FFFF} >> 4) | uint64_t{leading_bytes >> 4} << 16 |
            uint64_t{stride_bytes >> 4} << 32 | uint64_t{1} << 62;
+}
+
+/// The same for a place `bytes` further in shared memory: addresses never carry into the upper
+/// word.
+constexpr uint64_t descriptor_at(uint64_t descriptor, uint32_t bytes) {
+    return (descriptor >> 32 << 32) | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
 }
 
 /// RowVisibility (attn_batch.cuh) of one row, as the kernel keeps it in shared memory.

@@ -181,8 +181,9 @@ __device__ __forceinline__ void copy_tile(const AttnVerifyGqaCudaParams& params,
         const bool valid = slot >= 0;
         const int64_t offset = valid ? slot * params.kv_slot_bytes : 0;
         const int32_t row = thread / 32 * kWarpRows<Config> + i * kStepRows + step_row;
-        const uint32_t to = stage + (Config::kFp8 ? raw_offset(Config::kHeadDim, row, chunk)
-                                                  : half_offset(Config::kKeys, row, chunk));
+        const uint32_t to =
+            stage + (Config::kFp8 ? raw_offset(Config::kHeadDim, Config::kKeys, row, chunk)
+                                  : half_offset(Config::kKeys, row, chunk));
         if (chunk < Config::kRowChunks) {
             ptx::copy_async_16(to, k + offset, valid);
             ptx::copy_async_16(to + Config::kMatrixBytes, v + offset, valid);

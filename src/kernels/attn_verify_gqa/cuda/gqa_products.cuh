@@ -42,7 +42,7 @@ __device__ __forceinline__ void scores_mma_sync(float (&s)[kCount], const uint32
         if constexpr (Config::kFp8) {
             // One 8 x 16-byte matrix is 8 keys x 16 dims.
             uint32_t raw[4];
-            ptx::load_matrices(raw, k + raw_offset(Config::kHeadDim, lane, step));
+            ptx::load_matrices(raw, k + raw_offset(Config::kHeadDim, Config::kKeys, lane, step));
 #pragma unroll
             for (int32_t n = 0; n < 4; ++n) {
                 uint32_t b0, b1;
@@ -74,7 +74,8 @@ __device__ __forceinline__ void output_mma_sync(float (&o)[kCount], const uint32
             // Transposed, a register holds dims 2 n and 2 n + 1 of two keys (n = lane / 4): the
             // bytes are sorted by dim before they are converted.
             uint32_t raw[4];
-            ptx::load_matrices_transposed(raw, v + raw_offset(Config::kHeadDim, lane, t));
+            ptx::load_matrices_transposed(raw,
+                                          v + raw_offset(Config::kHeadDim, Config::kKeys, lane, t));
             uint32_t even[4], odd[4];
 #pragma unroll
             for (int32_t i = 0; i < 4; ++i)
@@ -109,15 +110,32 @@ __device__ __forceinline__ void issue_scores_wgmma(float (&s)[kCount],
 #pragma unroll
     for (int32_t step = 0; step < Config::kHeadDim / 16; ++step) {
         // 16 dims are 32 bytes within the swizzled row of 64.
-        const uint64_t k_step = step / 4 * (Config::kKeys * 128) / 16 + step % 4 * 2;
+        const uint64_t k_step =
+            descriptor_at(k_tile, step / 4 * (Config::kKeys * 128) + step % 4 * 32);
         if constexpr (Config::kQueryInRegisters) {
-            wgmma::rs_n64<Config::kFp8>(s, q[step], k_tile + k_step, step > 0);
+            wgmma::rs_n64<Config::kFp8>(s, q[step], k_step, step > 0);
         } else {
-            const uint64_t q_tile = wgmma_descriptor(query, 16, 1024);
-            const uint64_t q_step = step / 4 * (kTileRows * 128) / 16 + step % 4 * 2;
-            wgmma::ss_n64<Config::kFp8>(s, q_tile + q_step, k_tile + k_step, step > 0);
+            const uint64_t q_step = descriptor_at(wgmma_descriptor(query, 16, 1024),
+                                                  step / 4 * (kTileRows * 128) + step % 4 * 32);
+            wgmma::ss_n64<Config::kFp8>(s, q_step, k_step, step > 0);
         }
     }
+    wgmma::commit();
+}
+
+/// Issues s = Q K^T with raw K; q[2 n] + q[2 n + 1] are the 32 dims of k-step n, of which q[2 n +
+/// 1] is the lesser part: these first, as long as the sums have bits for them.
+template <int32_t kSteps, int32_t kCount>
+__device__ __forceinline__ void issue_scores_raw(float (&s)[kCount], const uint32_t (&q)[kSteps][4],
+                                                 uint32_t k) {
+    const uint64_t k_tile = wgmma_descriptor(k, 16, 1024);
+    wgmma::fence();
+#pragma unroll
+    for (int32_t part = 0; part < 2; ++part)
+#pragma unroll
+        for (int32_t step = 0; step < kSteps / 2; ++step)
+            wgmma::rs_n64_e4m3(s, q[2 * step + 1 - part], descriptor_at(k_tile, step * 32),
+                               part + step > 0);
     wgmma::commit();
 }
 
@@ -130,36 +148,55 @@ __device__ __forceinline__ void issue_output_wgmma(float (&o)[kCount],
     wgmma::fence();
 #pragma unroll
     for (int32_t step = 0; step < kSteps; ++step) {
-        const uint64_t v_step = v_tile + step * 2048 / 16;
+        const uint64_t v_step = descriptor_at(v_tile, step * 2048);
         if constexpr (Config::kOutDim == 64) {
             wgmma::rs_n64<Config::kFp8, 1>(o, p[step], v_step, true);
         } else {
             wgmma::rs_n128_bt<Config::kFp8, 0>(o, p[step], v_step, true);
             if constexpr (Config::kOutDim == 256)
-                wgmma::rs_n128_bt<Config::kFp8, 64>(o, p[step], v_step + 2 * kColumnBytes / 16,
-                                                    true);
+                wgmma::rs_n128_bt<Config::kFp8, 64>(o, p[step],
+                                                    descriptor_at(v_step, 2 * kColumnBytes), true);
         }
     }
     wgmma::commit();
 }
 
-/// A group's threads convert a raw e4m3 tile to the 16-bit layout.
+/// A thread's part of a raw e4m3 tile that its group converts to the 16-bit layout: every second
+/// chunk of one row. Tiles begin at multiples of 1024 bytes, so a chunk's place differs from the
+/// first one's by an exclusive or.
 template <class Config>
-__device__ __forceinline__ void convert_tile(char* to, const char* raw, int32_t thread) {
+struct RawPart {
+    static constexpr int32_t kStep = kGroupThreads / Config::kKeys;
+    static constexpr int32_t kChunks = Config::kRowChunks / kStep;
+    static_assert(kStep == 2);
+    uint4 chunks[kChunks];
+
+    __device__ __forceinline__ RawPart(uint32_t raw, int32_t thread) {
+        const uint32_t first = raw + raw_offset(Config::kHeadDim, Config::kKeys,
+                                                thread % Config::kKeys, thread / Config::kKeys);
 #pragma unroll
-    for (int32_t i = 0; i < Config::kKeys * Config::kRowChunks / kGroupThreads; ++i) {
-        const int32_t row = thread % Config::kKeys;
-        const int32_t chunk = thread / Config::kKeys + i * (kGroupThreads / Config::kKeys);
-        const uint4 in =
-            *reinterpret_cast<const uint4*>(raw + raw_offset(Config::kHeadDim, row, chunk));
-        uint4 low, high;
-        ptx::widen_e4m3(in.x, low.x, low.y);
-        ptx::widen_e4m3(in.y, low.z, low.w);
-        ptx::widen_e4m3(in.z, high.x, high.y);
-        ptx::widen_e4m3(in.w, high.z, high.w);
-        *reinterpret_cast<uint4*>(to + half_offset(Config::kKeys, row, 2 * chunk)) = low;
-        *reinterpret_cast<uint4*>(to + half_offset(Config::kKeys, row, 2 * chunk + 1)) = high;
+        for (int32_t i = 0; i < kChunks; ++i)
+            chunks[i] = ptx::load_shared_128(
+                (first ^ raw_offset(Config::kHeadDim, Config::kKeys, 0, kStep * i % 8)) +
+                kStep * i / 8 * Config::kKeys * 128);
     }
-}
+
+    __device__ __forceinline__ void convert(uint32_t to, int32_t thread) const {
+        const uint32_t first =
+            to + half_offset(Config::kKeys, thread % Config::kKeys, 2 * (thread / Config::kKeys));
+#pragma unroll
+        for (int32_t i = 0; i < kChunks; ++i) {
+            uint4 low, high;
+            ptx::widen_e4m3(chunks[i].x, low.x, low.y);
+            ptx::widen_e4m3(chunks[i].y, low.z, low.w);
+            ptx::widen_e4m3(chunks[i].z, high.x, high.y);
+            ptx::widen_e4m3(chunks[i].w, high.z, high.w);
+            const uint32_t at = (first ^ half_offset(0, 0, 2 * kStep * i % 8)) +
+                                2 * kStep * i / 8 * Config::kKeys * 128;
+            ptx::store_shared(at, low);
+            ptx::store_shared(at ^ half_offset(0, 0, 1), high);
+        }
+    }
+};
 
 }  // namespace kd::gqa

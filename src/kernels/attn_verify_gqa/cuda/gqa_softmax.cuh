@@ -12,28 +12,33 @@ namespace kd::gqa {
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
-/// A row's reference maximum stays until a score exceeds it by this many powers of two, so that
-/// outputs are rescaled rarely. P is then below 2^8 in bf16 or f16, sums are floats.
-inline constexpr float kLazyRescale = 8.0f;
+/// A row's reference maximum stays until the probabilities that a thread has of it in a tile add up
+/// to more than this, so that outputs are rescaled rarely and no tile's maximum is looked for. P is
+/// then at most 64 in bf16 or f16, sums are floats.
+inline constexpr float kMostSum = 64.0f;
+/// Reference maximum of a row that has seen nothing: with it, any score makes the sum infinite.
+inline constexpr float kNothingSeen = -1e30f;
 
-/// Scores to powers of two: score * factor, after prepare().
+/// Scores of a thread's two rows to powers of two: score * factor[row], after prepare().
 struct ScoreScale {
-    float factor;  // positive
-    float inner;   // of prepare(): cap: 2 log2(e) / cap of the score; else its whole factor
+    float factor[2];  // positive
+    float inner[2];   // of prepare(): cap: 2 log2(e) / cap of the score; else its whole factor
     float cap_log2e;
     bool prepared;  // a cap, or a scale that turns the order of the scores round
 
-    __device__ ScoreScale(float score_scale, float cap)
-        : factor(score_scale * kLog2E),
-          inner(cap > 0 ? score_scale * (2 * kLog2E / cap) : factor),
-          cap_log2e(cap > 0 ? cap * kLog2E : 0.0f),
-          prepared(cap > 0 || !(score_scale > 0)) {
-        if (prepared) factor = 1.0f;
+    /// `row_scale`: positive.
+    __device__ ScoreScale(float score_scale, float cap, const float (&row_scale)[2])
+        : cap_log2e(cap > 0 ? cap * kLog2E : 0.0f), prepared(cap > 0 || !(score_scale > 0)) {
+#pragma unroll
+        for (int32_t row = 0; row < 2; ++row) {
+            factor[row] = prepared ? 1.0f : row_scale[row] * (score_scale * kLog2E);
+            inner[row] = row_scale[row] * (score_scale * kLog2E * (cap > 0 ? 2 / cap : 1.0f));
+        }
     }
 
     /// tanh(x) = 1 - 2 / (1 + exp(2 x)): tanh.approx errs by 5e-4, too much for a capped score.
-    __device__ __forceinline__ float capped(float score) const {
-        const float e = ptx::exp2_approx(fminf(score * inner, 64.0f));
+    __device__ __forceinline__ float capped(float twice) const {
+        const float e = ptx::exp2_approx(fminf(twice, 64.0f));
         return cap_log2e * (1.0f - __fdividef(2.0f, 1.0f + e));
     }
 
@@ -41,14 +46,16 @@ struct ScoreScale {
     __device__ __forceinline__ void prepare(float (&s)[kCount]) const {
         if (!prepared) return;
 #pragma unroll
-        for (int32_t i = 0; i < kCount; ++i) s[i] = cap_log2e > 0 ? capped(s[i]) : s[i] * inner;
+        for (int32_t i = 0; i < kCount; ++i) s[i] *= inner[i % 4 / 2];
+        if (cap_log2e == 0) return;
+#pragma unroll
+        for (int32_t i = 0; i < kCount; ++i) s[i] = capped(s[i]);
     }
 };
 
-/// Reference maximum (at most kLazyRescale below the true one) and sum (of this thread's columns
-/// alone) of its two rows.
+/// Reference maximum and sum (of this thread's columns alone) of its two rows.
 struct Running {
-    float max[2] = {-INFINITY, -INFINITY};
+    float max[2] = {kNothingSeen, kNothingSeen};
     float sum[2] = {};
 };
 
@@ -71,53 +78,60 @@ __device__ __forceinline__ void mask_scores(float (&s)[kCount], const uint64_t (
     }
 }
 
-/// s becomes the probabilities relative to the row's reference maximum; `rescale` is what earlier
-/// outputs are to be multiplied by, exactly 1 for a row whose reference stays. That is the row's
-/// own decision: its result depends on nothing but its keys.
+/// Probabilities p of a tile's scores, relative to the rows' reference maxima. True where the
+/// reference of some row of the warp moved: earlier outputs are then to be multiplied by `rescale`,
+/// exactly 1 for a row whose reference stays. Whether it moves is the row's own decision: its
+/// result depends on nothing but its keys.
 template <int32_t kCount>
-__device__ __forceinline__ void softmax(float (&s)[kCount], float factor, Running& running,
+__device__ __forceinline__ bool softmax(const float (&s)[kCount], const float (&factor)[2],
+                                        int32_t lane, Running& running, float (&p)[kCount],
                                         float (&rescale)[2]) {
-    static_assert(kCount % 16 == 0);
-    float top[2][4];  // several chains: a scheduler has two warps to choose from
+    float sum[2];
+    const auto attempt = [&] {
+        float part[2][2] = {};
 #pragma unroll
-    for (int32_t i = 0; i < kCount; i += 2) {
-        float& chain = top[i % 4 / 2][i / 4 % 4];
-        chain = i < 16 ? fmaxf(s[i], s[i + 1]) : fmaxf(chain, fmaxf(s[i], s[i + 1]));
+        for (int32_t i = 0; i < kCount; ++i) {
+            const int32_t row = i % 4 / 2;
+            p[i] = ptx::exp2_approx(__fmaf_rn(s[i], factor[row], -running.max[row]));
+            part[row][i % 2] += p[i];
+        }
+        for (int32_t row = 0; row < 2; ++row) sum[row] = part[row][0] + part[row][1];
+    };
+    attempt();
+    const uint32_t moving[2] = {__ballot_sync(~0u, sum[0] > kMostSum),
+                                __ballot_sync(~0u, sum[1] > kMostSum)};
+    const bool moves = (moving[0] | moving[1]) != 0;
+    if (moves) [[unlikely]] {
+#pragma unroll
+        for (int32_t row = 0; row < 2; ++row) {
+            float top = -INFINITY;
+#pragma unroll
+            for (int32_t i = 2 * row; i < kCount; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+            const bool own = (moving[row] >> (lane & ~3) & 15) != 0;  // of the row's four lanes
+            top *= factor[row];
+            rescale[row] = own ? ptx::exp2_approx(running.max[row] - top) : 1.0f;
+            running.max[row] = own ? top : running.max[row];
+            running.sum[row] *= rescale[row];
+        }
+        attempt();
     }
-    float base[2];
 #pragma unroll
-    for (int32_t row = 0; row < 2; ++row) {
-        float tile = fmaxf(fmaxf(top[row][0], top[row][1]), fmaxf(top[row][2], top[row][3]));
-        tile = fmaxf(tile, __shfl_xor_sync(~0u, tile, 1));
-        tile = fmaxf(tile, __shfl_xor_sync(~0u, tile, 2));
-        tile *= factor;
-        const bool moves = tile > running.max[row] + kLazyRescale;
-        rescale[row] = moves ? ptx::exp2_approx(running.max[row] - tile) : 1.0f;
-        running.max[row] = moves ? tile : running.max[row];
-        // A row that has seen nothing yet.
-        base[row] = running.max[row] == -INFINITY ? 0.0f : running.max[row];
-    }
-    float sum[2][2] = {};
-#pragma unroll
-    for (int32_t i = 0; i < kCount; ++i) {
-        s[i] = ptx::exp2_approx(__fmaf_rn(s[i], factor, -base[i % 4 / 2]));
-        sum[i % 4 / 2][i % 2] += s[i];
-    }
-#pragma unroll
-    for (int32_t row = 0; row < 2; ++row)
-        running.sum[row] = running.sum[row] * rescale[row] + (sum[row][0] + sum[row][1]);
+    for (int32_t row = 0; row < 2; ++row) running.sum[row] += sum[row];
+    return moves;
 }
 
 /// Fragment of k-step `step` (16 keys) of the second product: accumulators 2 step and 2 step + 1
 /// hold, in pairs, what the left operand wants.
 template <bool kF16, int32_t kCount>
-__device__ __forceinline__ void pack_probabilities(uint32_t (&p)[4], const float (&s)[kCount],
+__device__ __forceinline__ void pack_probabilities(uint32_t (&a)[4], const float (&p)[kCount],
                                                    int32_t step) {
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
-        const float low = s[8 * step + 2 * i];
-        const float high = s[8 * step + 2 * i + 1];
-        p[i] = kF16 ? ptx::pack_f16(low, high) : ptx::pack_bf16(low, high);
+        const float low = p[8 * step + 2 * i];
+        const float high = p[8 * step + 2 * i + 1];
+        a[i] = kF16 ? ptx::pack_f16(low, high) : ptx::pack_bf16(low, high);
     }
 }
 

@@ -12,7 +12,7 @@
 // (t-1), and P (t) after everybody has read P (t-1).
 #pragma once
 
-#include "kernels/attn_verify_mla/mma_sync/group.cuh"
+#include "kernels/attn_verify_mla/mma_sync/softmax.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace kd::mla_mma {
@@ -137,22 +137,22 @@ __device__ __forceinline__ void attend(const AttnVerifyMlaParams& params,
         const AttnRequest request(params.batch, unit);
         const int32_t own_row = first_row + 8 * at.warp + at.lane / 4;
         RowVisibility* visibility = row_visibility(at);
-        int32_t unmasked_end = unit.key_end;
+        int32_t plain_end = constants.cap != 0.0f ? 0 : unit.key_end;
         if (own_row < unit.rows) {
             const int32_t node = (unit.row_begin + own_row) / params.heads;
             const RowVisibility own(params.batch, request, unit, node);
-            unmasked_end = min(unmasked_end, own.limit);
+            plain_end = min(plain_end, own.limit);
             if (at.lane % 4 == 0) *visibility = own;
         } else if (at.lane % 4 == 0) {
             visibility->limit = 0;
             visibility->context = 0;
             visibility->ancestors[0] = visibility->ancestors[1] = 0;
         }
-        unmasked_end = __reduce_min_sync(kAllLanes, unmasked_end);
+        plain_end = __reduce_min_sync(kAllLanes, plain_end);
         if (at.lane == 0)
-            ptx::store_shared(at.base + SharedPlan::kUnmaskedEnd + 4 * at.warp,
-                              static_cast<uint32_t>(unmasked_end));
-        store_state(row_state(at), {.maximum = -INFINITY, .sum = 0.0f});
+            ptx::store_shared(at.base + SharedPlan::kPlainEnd + 4 * at.warp,
+                              static_cast<uint32_t>(plain_end));
+        store_state(row_state(at), {.maximum = kNothingSeen, .sum = 0.0f});
         __syncwarp();
     }
 
@@ -313,9 +313,8 @@ cudaError_t launch(const AttnVerifyMlaParams& params, int32_t multiprocessors,
     LaunchConstants constants = {.stages = stages,
                                  .score_scale = scale * kLog2E,
                                  .cap = params.logit_cap * kLog2E,
-                                 .cap_argument = 0.0f,
                                  .value_scale = value_scale};
-    if (params.logit_cap != 0.0f) constants.cap_argument = 2.0f * kLog2E * scale / params.logit_cap;
+    if (params.logit_cap != 0.0f) constants.score_scale *= 2.0f / params.logit_cap;
 
     return launch_overlapped(attn_verify_mla_mma_sync_kernel<kFormat>, multiprocessors, kThreads,
                              SharedPlan::bytes<kFormat>(stages), stream, params, constants);

@@ -1,8 +1,8 @@
-// What a group of four math warps does in one step of 16 keys: scores, softmax, output. The order
-// of these and the barriers between them are in body.cuh.
+// What a group of four math warps does in one step of 16 keys: scores and output; softmax.cuh has
+// what is between them. The order of these and the barriers between them are in body.cuh.
 //
 // A row's arithmetic depends on its own keys alone: sums over dimensions and keys have one order
-// whatever the rows beside it, and whether its running maximum moves is decided by the row.
+// whatever the rows beside it.
 #pragma once
 
 #include "kernels/attn_verify_mla/mma_sync/load.cuh"
@@ -10,8 +10,6 @@
 namespace kd::mla_mma {
 
 inline constexpr uint32_t kAllLanes = 0xffffffffu;
-/// The running maximum moves only when a score exceeds it by this much (base 2): P <= 2^8.
-inline constexpr float kMaximumSlack = 8.0f;
 
 /// The ring as a math warp sees it.
 struct RingReader {
@@ -187,8 +185,10 @@ __device__ __forceinline__ void multiply_keys(ScoreFragments<kRowTiles>& scores,
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) scores[tile][0][i] = scores[tile][1][i] = 0.0f;
     if constexpr (!Row::kFp8) {
+        // The steps whose query is in shared memory first: most registers are free then.
 #pragma unroll
-        for (int32_t step = 0; step < kQuerySteps; ++step) {
+        for (int32_t i = 0; i < kQuerySteps; ++i) {
+            const int32_t step = (i + kRegisterSteps) % kQuerySteps;
             uint32_t k[4];
             ptx::load_matrices(k, step < kLatentSteps ? latent + step * 32
                                                       : rope + key_offset(at.lane, Row::kStride));
@@ -274,10 +274,21 @@ __device__ __forceinline__ void multiply_values(OutputFragments<kRowTiles>& out,
                                                 const ProbFragments<kRowTiles>& probs,
                                                 uint32_t stage, const Place& at) {
     using Row = CacheRow<kFormat>;
+    const uint32_t values = stage + (at.warp * Row::kWarpBytes + row_offset(at.lane, Row::kStride));
+    // Asked for ahead of their use, the first ones across the vote: as many as registers allow.
+    constexpr int32_t kLoads = Row::kWarpBytes / 32;
+    constexpr int32_t kAhead = Row::kRowScales ? 0 : Row::kFp8 ? 2 : 4;
+    uint32_t v[kAhead + 1][4];
+    const auto load = [&](int32_t i) {
+        if (i < kLoads) ptx::load_matrices_transposed(v[i % (kAhead + 1)], values + i * 32);
+    };
+#pragma unroll
+    for (int32_t i = 0; i < kAhead; ++i) load(i);
     bool moved = false;
 #pragma unroll
     for (int32_t i = 0; i < 2 * kRowTiles; ++i) moved |= probs.factor[i] != 1.0f;
-    if (__any_sync(kAllLanes, moved)) {  // a factor of 1 changes no bit: the vote is no decision
+    // A factor of 1 changes no bit: the vote is no decision.
+    if (__any_sync(kAllLanes, moved)) [[unlikely]] {
 #pragma unroll
         for (int32_t tile = 0; tile < kRowTiles; ++tile)
 #pragma unroll
@@ -285,18 +296,17 @@ __device__ __forceinline__ void multiply_values(OutputFragments<kRowTiles>& out,
 #pragma unroll
                 for (int32_t i = 0; i < 4; ++i) out[tile][n][i] *= probs.factor[2 * tile + i / 2];
     }
-    const uint32_t values = stage + (at.warp * Row::kWarpBytes + row_offset(at.lane, Row::kStride));
     if constexpr (!Row::kFp8) {
 #pragma unroll
-        for (int32_t n = 0; n < kValueTiles; n += 2) {
-            uint32_t v[4];
-            ptx::load_matrices_transposed(v, values + n * 16);
+        for (int32_t n = 0; n < kLoads; ++n) {  // 16 dimensions
+            load(n + kAhead);
+            const uint32_t(&now)[4] = v[n % (kAhead + 1)];
 #pragma unroll
             for (int32_t i = 0; i < 2; ++i)
 #pragma unroll
                 for (int32_t tile = 0; tile < kRowTiles; ++tile)
-                    ptx::multiply_add<false>(out[tile][n + i], probs.words[tile], v[2 * i],
-                                             v[2 * i + 1]);
+                    ptx::multiply_add<false>(out[tile][2 * n + i], probs.words[tile], now[2 * i],
+                                             now[2 * i + 1]);
         }
     } else {
         uint32_t scale[2] = {};
@@ -308,9 +318,10 @@ __device__ __forceinline__ void multiply_values(OutputFragments<kRowTiles>& out,
             }
         }
 #pragma unroll
-        for (int32_t n = 0; n < kValueTiles; n += 4) {  // 32 dimensions
-            uint32_t bytes[4];
-            ptx::load_matrices_transposed(bytes, values + n * 8);
+        for (int32_t i = 0; i < kLoads; ++i) {  // 32 dimensions
+            const int32_t n = 4 * i;
+            load(i + kAhead);
+            const uint32_t(&bytes)[4] = v[i % (kAhead + 1)];
 #pragma unroll
             for (int32_t block = 0; block < 2; ++block) {
                 uint32_t even[2], odd[2];
@@ -334,105 +345,6 @@ __device__ __forceinline__ void multiply_values(OutputFragments<kRowTiles>& out,
             }
         }
     }
-}
-
-/// A row's running softmax, in the four lanes of the warp that owns it.
-struct RowState {
-    float maximum;  // base 2; -inf: no key seen yet
-    float sum;      // of this lane's keys, relative to maximum
-};
-__device__ __forceinline__ uint32_t row_state(const Place& at) {
-    return at.base + SharedPlan::kStates + (32 * at.warp + at.lane) * 8;
-}
-__device__ __forceinline__ RowState load_state(uint32_t from) {
-    const uint2 words = ptx::load_shared_64(from);
-    return {.maximum = __uint_as_float(words.x), .sum = __uint_as_float(words.y)};
-}
-__device__ __forceinline__ void store_state(uint32_t to, const RowState& state) {
-    ptx::store_shared(to, make_uint2(__float_as_uint(state.maximum), __float_as_uint(state.sum)));
-}
-/// What this lane's own row sees.
-__device__ __forceinline__ RowVisibility* row_visibility(const Place& at) {
-    extern __shared__ __align__(128) uint8_t s_block[];
-    return reinterpret_cast<RowVisibility*>(s_block + at.group * SharedPlan::kGroupBytes +
-                                            SharedPlan::kVisibility) +
-           (8 * at.warp + at.lane / 4);
-}
-
-/// Adds up the partial scores of this warp's 8 rows (lane: row g, keys 2q, 2q + 1, 2q + 8, 2q + 9
-/// from `key`), writes their P and the factors of their output rows. Rounding is written out, so
-/// that every instance computes the same.
-template <kdt_kv_format kFormat>
-__device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
-                                             const LaunchConstants& constants, const Place& at) {
-    const uint32_t from =
-        at.lane_base() + SharedPlan::kScores + at.warp * SharedPlan::kOwnerScoreBytes;
-    float4 part[kGroupWarps];
-#pragma unroll
-    for (int32_t writer = 0; writer < kGroupWarps; ++writer)
-        part[writer] = ptx::load_shared_float4(from + writer * SharedPlan::kWarpScoreBytes);
-    float score[4] = {__fadd_rn(__fadd_rn(part[0].x, part[1].x), __fadd_rn(part[2].x, part[3].x)),
-                      __fadd_rn(__fadd_rn(part[0].y, part[1].y), __fadd_rn(part[2].y, part[3].y)),
-                      __fadd_rn(__fadd_rn(part[0].z, part[1].z), __fadd_rn(part[2].z, part[3].z)),
-                      __fadd_rn(__fadd_rn(part[0].w, part[1].w), __fadd_rn(part[2].w, part[3].w))};
-    if (constants.cap == 0.0f) {
-#pragma unroll
-        for (int32_t i = 0; i < 4; ++i) score[i] = __fmul_rn(score[i], constants.score_scale);
-    } else {  // tanh(x) = 1 - 2 / (1 + e^2x): an absolute error of rounding size, unlike
-              // tanh.approx
-#pragma unroll
-        for (int32_t i = 0; i < 4; ++i) {
-            const float power = ptx::exp2_approx(__fmul_rn(score[i], constants.cap_argument));
-            score[i] = __fsub_rn(
-                constants.cap, __fdividef(__fmul_rn(2.0f, constants.cap), __fadd_rn(power, 1.0f)));
-        }
-    }
-    const int32_t unmasked_end =
-        static_cast<int32_t>(ptx::load_shared_32(at.base + SharedPlan::kUnmaskedEnd + 4 * at.warp));
-    if (key + kStepKeys > unmasked_end) {
-        const RowVisibility visibility = *row_visibility(at);
-        const int32_t first = key + 2 * (at.lane % 4);
-#pragma unroll
-        for (int32_t i = 0; i < 4; ++i) {
-            const int32_t tested = first + (i / 2) * 8 + i % 2;
-            if (tested >= key_end || !visibility.sees(tested)) score[i] = -INFINITY;
-        }
-    }
-    float largest = fmaxf(fmaxf(score[0], score[1]), fmaxf(score[2], score[3]));
-    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-    const uint32_t state_at = row_state(at);
-    RowState state = load_state(state_at);
-    float factor = 1.0f;
-    if (largest > __fadd_rn(state.maximum, kMaximumSlack)) {
-        factor = ptx::exp2_approx(__fsub_rn(state.maximum, largest));
-        state.maximum = largest;
-    }
-    const float shift = state.maximum == -INFINITY ? 0.0f : state.maximum;
-    float prob[4];
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) prob[i] = ptx::exp2_approx(__fsub_rn(score[i], shift));
-    constexpr bool kF16 = CacheRow<kFormat>::kFp8;
-    const uint32_t to = at.base + SharedPlan::kProbs +
-                        (8 * at.warp + at.lane / 4) * SharedPlan::kProbStride + at.lane % 4 * 4;
-#pragma unroll
-    for (int32_t keys = 0; keys < 2; ++keys) {
-        float& low = prob[2 * keys];
-        float& high = prob[2 * keys + 1];
-        const uint32_t word = kF16 ? ptx::pack_f16(low, high) : ptx::pack_bf16(low, high);
-        ptx::store_shared(to + 16 * keys, word);
-        // The sum is of what V is weighed with: scores that are all alike are rounded alike, and
-        // that cancels.
-        if constexpr (!kF16) {
-            low = __uint_as_float(word << 16);
-            high = __uint_as_float(word & 0xffff0000u);
-        }
-    }
-    state.sum = __fmaf_rn(state.sum, factor,
-                          __fadd_rn(__fadd_rn(prob[0], prob[1]), __fadd_rn(prob[2], prob[3])));
-    store_state(state_at, state);
-    if (at.lane % 4 == 0)
-        ptx::store_shared(at.base + SharedPlan::kFactors + at.lane * 4 + at.warp * 4, factor);
 }
 
 }  // namespace kd::mla_mma

@@ -1,0 +1,124 @@
+// The softmax of one step: each of a group's four warps owns 8 of its rows, adds up their partial
+// scores and hands P over in shared memory. Whether a row's reference maximum moves is decided by
+// the row.
+#pragma once
+
+#include "kernels/attn_verify_mla/mma_sync/group.cuh"
+
+namespace kd::mla_mma {
+
+/// A row's reference maximum stays until the probabilities that a lane has of it in a step add up
+/// to more than this: no step's maximum is looked for, and outputs are rescaled rarely.
+inline constexpr float kMostSum = 64.0f;
+/// Reference maximum of a row that has seen nothing: with it, any score makes the sum infinite.
+inline constexpr float kNothingSeen = -1e30f;
+
+/// A row's running softmax, in the four lanes of the warp that owns it.
+struct RowState {
+    float maximum;  // the reference, base 2
+    float sum;      // of this lane's keys, relative to maximum
+};
+__device__ __forceinline__ uint32_t row_state(const Place& at) {
+    return at.base + SharedPlan::kStates + (32 * at.warp + at.lane) * 8;
+}
+__device__ __forceinline__ RowState load_state(uint32_t from) {
+    const uint2 words = ptx::load_shared_64(from);
+    return {.maximum = __uint_as_float(words.x), .sum = __uint_as_float(words.y)};
+}
+__device__ __forceinline__ void store_state(uint32_t to, const RowState& state) {
+    ptx::store_shared(to, make_uint2(__float_as_uint(state.maximum), __float_as_uint(state.sum)));
+}
+/// What this lane's own row sees.
+__device__ __forceinline__ RowVisibility* row_visibility(const Place& at) {
+    extern __shared__ __align__(128) uint8_t s_block[];
+    return reinterpret_cast<RowVisibility*>(s_block + at.group * SharedPlan::kGroupBytes +
+                                            SharedPlan::kVisibility) +
+           (8 * at.warp + at.lane / 4);
+}
+
+/// Adds up the partial scores of this warp's 8 rows (lane: row g, keys 2q, 2q + 1, 2q + 8, 2q + 9
+/// from `key`), writes their P and the factors of their output rows. Rounding is written out, so
+/// that every instance computes the same.
+template <kdt_kv_format kFormat>
+__device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
+                                             const LaunchConstants& constants, const Place& at) {
+    // All that is read is asked for at once.
+    const uint32_t from =
+        at.lane_base() + SharedPlan::kScores + at.warp * SharedPlan::kOwnerScoreBytes;
+    float4 part[kGroupWarps];
+#pragma unroll
+    for (int32_t writer = 0; writer < kGroupWarps; ++writer)
+        part[writer] = ptx::load_shared_float4(from + writer * SharedPlan::kWarpScoreBytes);
+    const auto plain_end =
+        static_cast<int32_t>(ptx::load_shared_32(at.base + SharedPlan::kPlainEnd + 4 * at.warp));
+    const uint32_t state_at = row_state(at);
+    RowState state = load_state(state_at);
+    float score[4] = {__fadd_rn(__fadd_rn(part[0].x, part[1].x), __fadd_rn(part[2].x, part[3].x)),
+                      __fadd_rn(__fadd_rn(part[0].y, part[1].y), __fadd_rn(part[2].y, part[3].y)),
+                      __fadd_rn(__fadd_rn(part[0].z, part[1].z), __fadd_rn(part[2].z, part[3].z)),
+                      __fadd_rn(__fadd_rn(part[0].w, part[1].w), __fadd_rn(part[2].w, part[3].w))};
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) score[i] = __fmul_rn(score[i], constants.score_scale);
+    if (key + kStepKeys > plain_end) [[unlikely]] {
+        // tanh(x) = 1 - 2 / (1 + e^2x): an absolute error of rounding size, unlike tanh.approx
+        if (constants.cap != 0.0f) {
+#pragma unroll
+            for (int32_t i = 0; i < 4; ++i)
+                score[i] = __fsub_rn(constants.cap,
+                                     __fdividef(__fmul_rn(2.0f, constants.cap),
+                                                __fadd_rn(ptx::exp2_approx(score[i]), 1.0f)));
+        }
+        const RowVisibility visibility = *row_visibility(at);
+        const int32_t first = key + 2 * (at.lane % 4);
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) {
+            const int32_t tested = first + (i / 2) * 8 + i % 2;
+            if (tested >= key_end || !visibility.sees(tested)) score[i] = -INFINITY;
+        }
+    }
+    constexpr bool kF16 = CacheRow<kFormat>::kFp8;
+    uint32_t words[2];  // of P
+    float sum;
+    const auto attempt = [&] {
+        float prob[4];
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i)
+            prob[i] = ptx::exp2_approx(__fsub_rn(score[i], state.maximum));
+#pragma unroll
+        for (int32_t keys = 0; keys < 2; ++keys) {
+            float& low = prob[2 * keys];
+            float& high = prob[2 * keys + 1];
+            words[keys] = kF16 ? ptx::pack_f16(low, high) : ptx::pack_bf16(low, high);
+            // The sum is of what V is weighed with: scores that are all alike are rounded alike,
+            // and that cancels.
+            if constexpr (!kF16) {
+                low = __uint_as_float(words[keys] << 16);
+                high = __uint_as_float(words[keys] & 0xffff0000u);
+            }
+        }
+        sum = __fadd_rn(__fadd_rn(prob[0], prob[1]), __fadd_rn(prob[2], prob[3]));
+    };
+    attempt();
+    float factor = 1.0f;
+    const uint32_t moving = __ballot_sync(kAllLanes, sum > kMostSum);
+    if (moving != 0) [[unlikely]] {
+        float largest = fmaxf(fmaxf(score[0], score[1]), fmaxf(score[2], score[3]));
+        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+        if ((moving >> (at.lane & ~3) & 15) != 0) {  // one of the row's four lanes
+            factor = ptx::exp2_approx(__fsub_rn(state.maximum, largest));
+            state.maximum = largest;
+        }
+        attempt();
+    }
+    state.sum = __fmaf_rn(state.sum, factor, sum);
+    store_state(state_at, state);
+    const uint32_t to = at.base + SharedPlan::kProbs +
+                        (8 * at.warp + at.lane / 4) * SharedPlan::kProbStride + at.lane % 4 * 4;
+#pragma unroll
+    for (int32_t keys = 0; keys < 2; ++keys) ptx::store_shared(to + 16 * keys, words[keys]);
+    if (at.lane % 4 == 0)
+        ptx::store_shared(at.base + SharedPlan::kFactors + at.lane * 4 + at.warp * 4, factor);
+}
+
+}  // namespace kd::mla_mma
