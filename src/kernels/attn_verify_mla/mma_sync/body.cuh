@@ -44,13 +44,16 @@ struct Destination {
 __device__ __forceinline__ void finish_rows(const Destination& destination, int32_t row,
                                             int32_t rows, float value_scale, const Place& at) {
     const RowState state = load_state(row_state(at));
-    float sum = state.sum;
-    sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 1));
-    sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2));
+    const auto of_row = [](float lanes) {
+        lanes = __fadd_rn(lanes, __shfl_xor_sync(kAllLanes, lanes, 1));
+        return __fadd_rn(lanes, __shfl_xor_sync(kAllLanes, lanes, 2));
+    };
+    const float sum = of_row(state.sum);
+    const float weight = of_row(state.weight);
     if (at.lane % 4 != 0) return;
     const bool seen = sum != 0.0f;  // NaN was seen, and goes on
     ptx::store_shared(at.base + SharedPlan::kInverses + at.lane * 4 + at.warp * 4,
-                      seen ? __fdividef(value_scale, sum) : 0.0f);
+                      seen ? __fdividef(value_scale, weight) : 0.0f);
     if (row >= rows || destination.lse == nullptr) return;
     constexpr float kLn2 = 0.693147180559945f;
     const float lse = seen ? __fadd_rn(state.maximum, __log2f(sum)) : -INFINITY;
@@ -152,7 +155,7 @@ __device__ __forceinline__ void attend(const AttnVerifyMlaParams& params,
         if (at.lane == 0)
             ptx::store_shared(at.base + SharedPlan::kPlainEnd + 4 * at.warp,
                               static_cast<uint32_t>(plain_end));
-        store_state(row_state(at), {.maximum = kNothingSeen, .sum = 0.0f});
+        store_state(row_state(at), {.maximum = kNothingSeen, .sum = 0.0f, .weight = 0.0f});
         __syncwarp();
     }
 

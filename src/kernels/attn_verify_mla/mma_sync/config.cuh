@@ -115,7 +115,8 @@ struct SharedPlan {
     static constexpr int32_t kQueryWarpBytes = kSharedSteps * kQueryStepBytes;
     // Running softmax [row / 8][lane], and what the rows see.
     static constexpr int32_t kStates = kQuery + kGroupWarps * kQueryWarpBytes;
-    static constexpr int32_t kVisibility = kStates + kGroupRows * 4 * 8;
+    static constexpr int32_t kStateBytes = 16;
+    static constexpr int32_t kVisibility = kStates + kGroupRows * 4 * kStateBytes;
     // First key of a warp whose score is more than a product with the scale: some row may not see
     // it, or scores are capped.
     static constexpr int32_t kPlainEnd = kVisibility + kGroupRows * sizeof(RowVisibility);

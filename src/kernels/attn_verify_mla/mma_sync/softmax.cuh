@@ -17,16 +17,19 @@ inline constexpr float kNothingSeen = -1e30f;
 struct RowState {
     float maximum;  // the reference, base 2
     float sum;      // of this lane's keys, relative to maximum
+    // The sum of what V is weighed with, P as it is rounded: the output is divided by it. Scores
+    // that are all alike are rounded alike, and that cancels.
+    float weight;
 };
 __device__ __forceinline__ uint32_t row_state(const Place& at) {
-    return at.base + SharedPlan::kStates + (32 * at.warp + at.lane) * 8;
+    return at.base + SharedPlan::kStates + (32 * at.warp + at.lane) * SharedPlan::kStateBytes;
 }
 __device__ __forceinline__ RowState load_state(uint32_t from) {
-    const uint2 words = ptx::load_shared_64(from);
-    return {.maximum = __uint_as_float(words.x), .sum = __uint_as_float(words.y)};
+    const float4 words = ptx::load_shared_float4(from);
+    return {.maximum = words.x, .sum = words.y, .weight = words.z};
 }
 __device__ __forceinline__ void store_state(uint32_t to, const RowState& state) {
-    ptx::store_shared(to, make_uint2(__float_as_uint(state.maximum), __float_as_uint(state.sum)));
+    ptx::store_shared(to, make_float4(state.maximum, state.sum, state.weight, 0.0f));
 }
 /// What this lane's own row sees.
 __device__ __forceinline__ RowVisibility* row_visibility(const Place& at) {
@@ -85,17 +88,9 @@ __device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
         for (int32_t i = 0; i < 4; ++i)
             prob[i] = ptx::exp2_approx(__fsub_rn(score[i], state.maximum));
 #pragma unroll
-        for (int32_t keys = 0; keys < 2; ++keys) {
-            float& low = prob[2 * keys];
-            float& high = prob[2 * keys + 1];
-            words[keys] = kF16 ? ptx::pack_f16(low, high) : ptx::pack_bf16(low, high);
-            // The sum is of what V is weighed with: scores that are all alike are rounded alike,
-            // and that cancels.
-            if constexpr (!kF16) {
-                low = __uint_as_float(words[keys] << 16);
-                high = __uint_as_float(words[keys] & 0xffff0000u);
-            }
-        }
+        for (int32_t keys = 0; keys < 2; ++keys)
+            words[keys] = kF16 ? ptx::pack_f16(prob[2 * keys], prob[2 * keys + 1])
+                               : ptx::pack_bf16(prob[2 * keys], prob[2 * keys + 1]);
         sum = __fadd_rn(__fadd_rn(prob[0], prob[1]), __fadd_rn(prob[2], prob[3]));
     };
     attempt();
@@ -112,6 +107,14 @@ __device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
         attempt();
     }
     state.sum = __fmaf_rn(state.sum, factor, sum);
+    float weight = sum;  // f16 rounds to 2^-12, which nobody sees
+    if constexpr (!kF16) {
+        const auto low = [](uint32_t pair) { return __uint_as_float(pair << 16); };
+        const auto high = [](uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); };
+        weight = __fadd_rn(__fadd_rn(low(words[0]), high(words[0])),
+                           __fadd_rn(low(words[1]), high(words[1])));
+    }
+    state.weight = __fmaf_rn(state.weight, factor, weight);
     store_state(state_at, state);
     const uint32_t to = at.base + SharedPlan::kProbs +
                         (8 * at.warp + at.lane / 4) * SharedPlan::kProbStride + at.lane % 4 * 4;

@@ -61,6 +61,12 @@ struct Fp8Math {
     /// What follows is worked out from these anew: no registers for it across tiles.
     __device__ __forceinline__ void forget() { asm volatile("" : "+r"(thread), "+r"(shared)); }
 
+    /// Both warpgroups meet. A warp whose lanes took different ways has to be one again before it.
+    __device__ __forceinline__ void meet() const {
+        __syncwarp();
+        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+    }
+
     // ---- scores ---------------------------------------------------------------------------------
 
     /// S^T of 16 keys, whose rows are at `keys`, for each warp.
@@ -161,7 +167,7 @@ struct Fp8Math {
         for (int32_t i = 0; i < 2 * kGroups; ++i)
             top[i] = fmaxf(s[i / 2 * 4 + i % 2], s[i / 2 * 4 + 2 + i % 2]);
         store_part(top, [](float a, float b) { return fmaxf(a, b); });
-        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+        meet();
         if (group == 0 && thread < kRows) {
             const volatile float* const part = at(Plan::kParts) + thread;
             float all = part[0];
@@ -176,7 +182,7 @@ struct Fp8Math {
             }
             at(Plan::kFactor)[thread] = factor;
         }
-        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+        meet();
         Rows factor;
         read_rows(Plan::kFactor, factor);
 #pragma unroll
@@ -257,11 +263,12 @@ struct Fp8Math {
             for (float& x : s) x = -INFINITY;
         }
         // All have accumulated the step before, too: its P and factors are free.
+        __syncwarp();
         if (ptx::named_barrier_any(kMathBarrier, kFp8MathThreads, excess(s) > kLazyRescale))
             move_references(s, first, sums, o);
         if (mine) store_probs(s, sums);
         ptx::fence_async_proxy();
-        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+        meet();
     }
 
     // ---- accumulation ---------------------------------------------------------------------------
@@ -350,7 +357,7 @@ struct Fp8Math {
     /// Log-sum-exps, and what O is to be multiplied with.
     __device__ __forceinline__ void finish(const WorkUnit& unit, Rows& sums, Rows& inverse) const {
         store_part(sums, [](float a, float b) { return a + b; });
-        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+        meet();
         if (group == 0 && thread < kRows) {
             const volatile float* const part = at(Plan::kParts) + thread;
             float of_group[2];
@@ -363,7 +370,7 @@ struct Fp8Math {
             at(Plan::kInverse)[thread] = sum == 0.0f ? 0.0f : value_scale / sum;
             store_lse(p, unit, thread, row_lse(at(Plan::kReference)[thread], sum));
         }
-        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+        meet();
         read_rows(Plan::kInverse, inverse);
     }
 
@@ -439,7 +446,7 @@ struct Fp8Math {
             at(Plan::kReference)[thread] = kNoReference;
         }
         ptx::fence_async_proxy();
-        ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
+        meet();
     }
 };
 
