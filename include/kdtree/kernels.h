@@ -11,11 +11,13 @@
  *   3. for each layer: kdt_rope_append(), then kdt_attn_verify_mla() or kdt_attn_verify_gqa().
  *   4. after acceptance: kdt_kv_move() of the accepted rows, all layers at once.
  *
- * Order: verify is launched with programmatic stream serialization and reads the plan, the lengths,
- * the page table and the cache rows of the context before its predecessor in the stream has
- * finished. So nothing that writes those may be the launch directly before it: put the plan in
- * between (kdt_kv_move, then kdt_attn_plan, then the layers). Rows of tree nodes, queries and
- * outputs may be written by the launch directly before.
+ * Order: the plan copies what it needs of the arrays of kdt_attn_batch, so all of them, tail_slots
+ * and ancestors too, have to be final before it and stay as they are until the last layer. Verify
+ * is launched with programmatic stream serialization and reads the plan, the batch and the cache
+ * rows of the context before its predecessor in the stream has finished. So nothing that writes
+ * those may be the launch directly before it: put the plan in between (kdt_kv_move, then
+ * kdt_attn_plan, then the layers). Rows of tree nodes, queries and outputs may be written by the
+ * launch directly before.
  *
  * Errors: every function returns a kdt_status; kdt_last_error() says what was wrong, with the
  * offending value, for the calling thread. After KDT_INVALID and KDT_UNSUPPORTED nothing was
@@ -69,7 +71,10 @@ typedef enum kdt_attn_kind {
     KDT_ATTN_GQA = 1
 } kdt_attn_kind;
 
-/* Products with FP8 caches run in f16: queries and rope keys are rounded to it (up to 65,504). */
+/* Products with FP8 caches run in f16: queries and rope keys are rounded to it (up to 65,504). On
+ * sm_90a the scores of GQA with 96 or 128 dimensions run in e4m3 instead, each row of queries as
+ * the sum of two e4m3 rows: exact for values above 2^-9 of the row's largest, the others to 2^-17
+ * of it, and the sums to about 2^-13. */
 typedef enum kdt_kv_format {
     KDT_KV_BF16 = 0,
     KDT_KV_FP8 = 1,       /* e4m3, one float scale for K and one for V (MLA: one for the row) */

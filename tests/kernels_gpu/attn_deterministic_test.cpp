@@ -203,8 +203,11 @@ TEST_F(AttnDeterministic, MlaIsAFunctionOfThePath) {
     struct {
         int32_t heads;
         kdt_kv_format format;
-    } const tests[] = {
-        {8, KDT_KV_BF16}, {8, KDT_KV_FP8}, {16, KDT_KV_FP8_MLA656}, {12, KDT_KV_BF16}};
+    } const tests[] = {{8, KDT_KV_BF16},
+                       {8, KDT_KV_FP8},
+                       {8, KDT_KV_FP8_MLA656},
+                       {16, KDT_KV_FP8_MLA656},
+                       {12, KDT_KV_BF16}};
     for (const auto& of : tests) {
         SCOPED_TRACE(testing::Message() << of.heads << " heads, format " << of.format);
         expect_a_function_of_the_path([&](AttnStep step) {

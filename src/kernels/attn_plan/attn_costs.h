@@ -82,11 +82,15 @@ constexpr int32_t attn_token_bytes(const kdt_attn_shape& shape) {
     return shape.kv_format == KDT_KV_BF16 ? 2 * values : values;
 }
 
-/// The one main loop whose tiles have 48 keys and which keeps Q from one unit to the next of the
-/// same rows.
+/// The one main loop whose tiles have 48 keys.
 constexpr bool is_mla_wgmma_bf16(const kdt_attn_shape& shape, AttnEngine engine) {
     return shape.kind == KDT_ATTN_MLA && shape.kv_format == KDT_KV_BF16 &&
            engine == AttnEngine::wgmma_sm90;
+}
+
+/// Whether the main loop keeps Q from one unit to the next of the same rows.
+constexpr bool attn_keeps_query(const kdt_attn_shape& shape, AttnEngine engine) {
+    return shape.kind == KDT_ATTN_MLA && engine == AttnEngine::wgmma_sm90;
 }
 
 /// Keys of a key tile: units are whole tiles.
@@ -123,7 +127,7 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
     return {
         .unit_ns = static_cast<int32_t>(1e3 * rates.unit_us),
         .segment_ns = static_cast<int32_t>(
-            1e3 * (is_mla_wgmma_bf16(shape, engine) ? kSegmentUs : rates.unit_us)),
+            1e3 * (attn_keeps_query(shape, engine) ? kSegmentUs : rates.unit_us)),
         .path_ns = static_cast<int32_t>(1e3 * kPathUs),
         .tile_compute_ns = static_cast<int32_t>(1e3 * tile_flops / rates.flops_per_us),
         .tile_memory_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.bytes_per_us),

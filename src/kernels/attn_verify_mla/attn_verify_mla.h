@@ -32,10 +32,10 @@ struct AttnVerifyMlaParams {
     float* lse;
 };
 
-/// One persistent thread block a multiprocessor works off the plan's units: block b takes units b,
-/// b + grid, ... A unit with partial >= 0 writes normalised bf16 rows to partial_out and their
-/// base-2 log-sum-exp to partial_lse; with partial < 0 it writes out and lse.
-/// Launched with programmatic stream serialization: nothing but the plan, the page table and
+/// One persistent thread block a multiprocessor works off the plan's units: which of them a
+/// block takes say first_unit and next_unit. A unit with partial >= 0 writes normalised bf16 rows
+/// to partial_out and their base-2 log-sum-exp to partial_lse; with partial < 0 it writes out and
+/// lse. Launched with programmatic stream serialization: nothing but the plan, the batch and
 /// context rows is read before the predecessor has finished.
 cudaError_t attn_verify_mla_wgmma(const AttnVerifyMlaParams& params, int32_t multiprocessors,
                                   cudaStream_t stream);

@@ -82,4 +82,19 @@ __device__ __forceinline__ uint32_t bf16_to_f16(uint32_t pair) {
     return pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
+/// Transposes a 4 x 4 matrix of words over the four threads of a quad: word i of thread t becomes
+/// word t of thread i.
+__device__ __forceinline__ void quad_transpose(uint32_t (&w)[4], int32_t lane) {
+    const bool odd = lane & 1;
+    const bool high = lane & 2;
+    const uint32_t a = __shfl_xor_sync(0xffffffff, odd ? w[0] : w[1], 1);
+    const uint32_t b = __shfl_xor_sync(0xffffffff, odd ? w[2] : w[3], 1);
+    (odd ? w[0] : w[1]) = a;
+    (odd ? w[2] : w[3]) = b;
+    const uint32_t c = __shfl_xor_sync(0xffffffff, high ? w[0] : w[2], 2);
+    const uint32_t d = __shfl_xor_sync(0xffffffff, high ? w[1] : w[3], 2);
+    (high ? w[0] : w[2]) = c;
+    (high ? w[1] : w[3]) = d;
+}
+
 }  // namespace kd::ptx

@@ -206,18 +206,22 @@ __device__ __forceinline__ void fence_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Barrier `id` (1..15) over `threads` threads of the block.
+/// Barrier `id` (1..15) over `threads` threads of the block. It counts warps that arrive as one, so
+/// here and below a warp whose lanes took different ways is made one first.
 __device__ __forceinline__ void named_barrier_sync(int32_t id, int32_t threads) {
+    __syncwarp();
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /// Arrives at it without waiting; counts as one of the `threads`.
 __device__ __forceinline__ void named_barrier_arrive(int32_t id, int32_t threads) {
+    __syncwarp();
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /// As named_barrier_sync(); true for all if `vote` is for any of the threads.
 __device__ __forceinline__ bool named_barrier_any(int32_t id, int32_t threads, bool vote) {
+    __syncwarp();
     int32_t any;
     asm volatile(
         "{\n"

@@ -1,5 +1,5 @@
-// The GQA verify kernel: grid <= 1 block a multiprocessor, 384 threads; block b works off units b,
-// b + grid, ... of the plan, or pairs of units.
+// The GQA verify kernel: grid <= 1 block a multiprocessor, 384 threads; which units of the plan a
+// block works off, or pairs of them, says UnitWalk.
 #pragma once
 
 #include <cstddef>

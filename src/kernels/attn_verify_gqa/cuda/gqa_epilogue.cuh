@@ -16,10 +16,6 @@ namespace kd::gqa {
 
 inline constexpr int32_t kConsumerBarrier = 1;
 
-__device__ __forceinline__ uint32_t bf16_pair_to_f16(uint32_t pair) {
-    return ptx::pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000));
-}
-
 /// The unit's rows of Q to shared memory, zeros beyond them; as f16 where the cache is e4m3, for
 /// mma.sync in the order in which K is converted (paired_source).
 template <class Config>
@@ -52,28 +48,13 @@ __device__ __forceinline__ void load_query(const AttnVerifyGqaCudaParams& params
         for (int32_t pair = 0; pair < 8; ++pair) {
             const bool paired = Config::kFp8 && !Config::kWgmma;
             const uint32_t word = w[paired ? paired_source(pair) : pair];
-            x[pair] = Config::kFp8 ? bf16_pair_to_f16(word) : word;
+            x[pair] = Config::kFp8 ? ptx::bf16_to_f16(word) : word;
         }
         *reinterpret_cast<uint4*>(s_query + half_offset(kTileRows, row, 2 * column)) =
             make_uint4(x[0], x[1], x[2], x[3]);
         *reinterpret_cast<uint4*>(s_query + half_offset(kTileRows, row, 2 * column + 1)) =
             make_uint4(x[4], x[5], x[6], x[7]);
     }
-}
-
-/// Transposes a 4 x 4 matrix of words over the four threads of a quad: word i of thread t becomes
-/// word t of thread i.
-__device__ __forceinline__ void quad_transpose(uint32_t (&w)[4], int32_t lane) {
-    const bool odd = lane & 1;
-    const bool high = lane & 2;
-    const uint32_t a = __shfl_xor_sync(~0u, odd ? w[0] : w[1], 1);
-    const uint32_t b = __shfl_xor_sync(~0u, odd ? w[2] : w[3], 1);
-    (odd ? w[0] : w[1]) = a;
-    (odd ? w[2] : w[3]) = b;
-    const uint32_t c = __shfl_xor_sync(~0u, high ? w[0] : w[2], 2);
-    const uint32_t d = __shfl_xor_sync(~0u, high ? w[1] : w[3], 2);
-    (high ? w[0] : w[2]) = c;
-    (high ? w[1] : w[3]) = d;
 }
 
 /// Q of this thread's two rows straight to fragments, k-step by k-step; rows beyond the unit repeat
@@ -103,17 +84,17 @@ __device__ __forceinline__ void load_query_registers(const AttnVerifyGqaCudaPara
         for (int32_t pair = 0; pair < kSteps / 2; ++pair) {
             const uint4 part = loaded[half][pair];
             uint32_t words[4] = {part.x, part.y, part.z, part.w};
-            quad_transpose(words, lane);
+            ptx::quad_transpose(words, lane);
 #pragma unroll
             for (int32_t i = 0; i < 4; ++i)
                 q[2 * pair + i / 2][half + i % 2 * 2] =
-                    Config::kFp8 ? bf16_pair_to_f16(words[i]) : words[i];
+                    Config::kFp8 ? ptx::bf16_to_f16(words[i]) : words[i];
         }
     }
 }
 
 /// The same for raw K: Q as the sum of two e4m3 values of 4 significant bits each, exact where a
-/// value is not below 2^-10 of its row's largest, else to 2^-18 of that. `scale`: of the thread's
+/// value is not below 2^-9 of its row's largest, else to 2^-17 of that. `scale`: of the thread's
 /// two rows, a power of two, by which their scores are to be multiplied.
 template <class Config, int32_t kSteps>
 __device__ __forceinline__ void load_query_raw(const AttnVerifyGqaCudaParams& params,
@@ -144,8 +125,10 @@ __device__ __forceinline__ void load_query_raw(const AttnVerifyGqaCudaParams& pa
         }
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        // The largest value to [128, 256). Both powers are normal floats.
-        const int32_t exponent = min(max(static_cast<int32_t>(__float_as_uint(top) >> 23), 8), 253);
+        // The largest value to [128, 256). Both powers are normal floats; zeros, which need none,
+        // get one that stays normal times the other factors.
+        const int32_t exponent =
+            top == 0 ? 127 : min(max(static_cast<int32_t>(__float_as_uint(top) >> 23), 8), 253);
         scale[half] = __uint_as_float(static_cast<uint32_t>(exponent - 7) << 23);
         const float up = __uint_as_float(static_cast<uint32_t>(261 - exponent) << 23);
 #pragma unroll

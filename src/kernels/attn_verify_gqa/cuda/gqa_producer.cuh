@@ -11,7 +11,7 @@
 
 namespace kd::gqa {
 
-/// The units of this block: first, first + step, ... Pairs: also the one after each, another row
+/// The units of this block: first, then next() of each. Pairs: also the one after each, another row
 /// tile of the same keys.
 struct UnitWalk {
     int32_t units;
@@ -28,7 +28,7 @@ struct UnitWalk {
         const auto blocks = static_cast<int32_t>(gridDim.x);
         UnitWalk walk{params.workspace.header->units, first_unit(params.workspace), blocks, false};
         if constexpr (Config::kPairs) {
-            if (walk.units <= blocks || unit.segment_keys > 0 || unit.path_node >= 0) return walk;
+            if (walk.units <= blocks || walk.first == kLastUnit || !unit.is_fast()) return walk;
             const int32_t group = params.heads / params.kv_heads;
             bool odd = false;
             for (int32_t r = static_cast<int32_t>(threadIdx.x) % 32; r < params.batch.requests;

@@ -24,11 +24,11 @@ struct ScoreScale {
     float factor[2];  // positive
     float inner[2];   // of prepare(): cap: 2 log2(e) / cap of the score; else its whole factor
     float cap_log2e;
-    bool prepared;  // a cap, or a scale that turns the order of the scores round
+    bool prepared;  // a cap
 
     /// `row_scale`: positive.
     __device__ ScoreScale(float score_scale, float cap, const float (&row_scale)[2])
-        : cap_log2e(cap > 0 ? cap * kLog2E : 0.0f), prepared(cap > 0 || !(score_scale > 0)) {
+        : cap_log2e(cap > 0 ? cap * kLog2E : 0.0f), prepared(cap > 0) {
 #pragma unroll
         for (int32_t row = 0; row < 2; ++row) {
             factor[row] = prepared ? 1.0f : row_scale[row] * (score_scale * kLog2E);

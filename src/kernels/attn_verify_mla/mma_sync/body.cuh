@@ -241,8 +241,8 @@ __device__ __forceinline__ void attend(const AttnVerifyMlaParams& params,
     store_output<kFormat, kRowTiles>(out, destination, done_row, done.rows, at);
 }
 
-/// Grid: one block of kThreads a multiprocessor, each taking every gridDim.x-th unit. Warps 0..3
-/// load, 4..7 are group 0, 8..11 group 1. Dynamic shared memory: SharedPlan.
+/// Grid: one block of kThreads a multiprocessor, which takes units as first_unit and next_unit
+/// say. Warps 0..3 load, 4..7 are group 0, 8..11 group 1. Dynamic shared memory: SharedPlan.
 template <kdt_kv_format kFormat>
 __global__ void __launch_bounds__(kThreads, 1)
     attn_verify_mla_mma_sync_kernel(const __grid_constant__ AttnVerifyMlaParams params,

@@ -3,25 +3,11 @@
 #pragma once
 
 #include "kernels/attn_verify_mla/wgmma/bf16_config.cuh"
+#include "kernels/cuda/mma.cuh"
 
 namespace kd::mla_wgmma {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-/// Transposes a 4 x 4 matrix of words over the four threads of a quad: word i of thread t becomes
-/// word t of thread i.
-__device__ __forceinline__ void quad_transpose(uint32_t (&w)[4], int32_t lane) {
-    const bool odd = lane & 1;
-    const bool high = lane & 2;
-    const uint32_t a = __shfl_xor_sync(0xffffffff, odd ? w[0] : w[1], 1);
-    const uint32_t b = __shfl_xor_sync(0xffffffff, odd ? w[2] : w[3], 1);
-    (odd ? w[0] : w[1]) = a;
-    (odd ? w[2] : w[3]) = b;
-    const uint32_t c = __shfl_xor_sync(0xffffffff, high ? w[0] : w[2], 2);
-    const uint32_t d = __shfl_xor_sync(0xffffffff, high ? w[1] : w[3], 2);
-    (high ? w[0] : w[2]) = c;
-    (high ? w[1] : w[3]) = d;
-}
 
 /// Operand A of the products with Q's first kRegisterChunks chunks: [chunk, 16 columns].
 using QueryRegisters = uint32_t[kRegisterChunks * 4][4];
@@ -99,7 +85,7 @@ __device__ __forceinline__ void load_q(const QuerySources& sources, uint32_t sha
         for (int32_t pair = 0; pair < kPairs; ++pair) {
             const uint4 row = loaded[half][pair];
             uint32_t words[4] = {row.x, row.y, row.z, row.w};
-            quad_transpose(words, lane);
+            ptx::quad_transpose(words, lane);
             q[2 * pair][half] = words[0];
             q[2 * pair][half + 2] = words[1];
             q[2 * pair + 1][half] = words[2];

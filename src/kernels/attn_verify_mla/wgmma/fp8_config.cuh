@@ -55,6 +55,7 @@ inline constexpr int32_t kFp8MathRegisters = 232;
 static_assert(kFp8LoadRegisters < 168 && kFp8MathRegisters > 168);
 static_assert(kFp8LoadRegisters + 2 * kFp8MathRegisters <= 3 * 168);
 inline constexpr int32_t kMathBarrier = 3;  // named: both math warpgroups
+inline constexpr int32_t kLoadBarrier = 4;  // named: the load warpgroup
 
 /// Keys of a unit: rows see the same of tiles that end before `free_of_mask`.
 struct UnitKeys {

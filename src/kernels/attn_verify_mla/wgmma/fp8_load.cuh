@@ -63,18 +63,20 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
     bool started = false;
     while (now.row.live) {
         // Let Q be asked for behind the first tile, or it would queue behind all stages.
-        if (!started && warp >= 2) ptx::named_barrier_sync(kQueryBarrier, kFp8Threads);
+        const bool behind = warp < 2 || !now.second;
+        if (!started && !behind) ptx::named_barrier_sync(kQueryBarrier, kFp8Threads);
         const int32_t ahead = now.second ? warp : warp % 2;
         const bool wraps = first + ahead >= stages;
         const int32_t stage = first + ahead - (wraps ? stages : 0);
         // A warp without a stage waits all the same: it could not tell a phase from the next but
-        // one.
+        // one. And no copy goes out before it has seen this one, which could be over else.
         ptx::mbarrier_wait(shared + Plan::kEmpty + 8 * stage, parity ^ wraps);
+        if (!now.second) ptx::named_barrier_sync(kLoadBarrier, 128);
         if (now.row.fresh) ptx::grid_dependency_wait();  // again costs less than to remember it
         if (ahead == warp)
             copy_stage<kFormat>(p, ring + stage * Plan::kStageBytes,
                                 shared + Plan::kFull + 8 * stage, now.row.slot(), thread % 32);
-        if (!started && warp < 2) ptx::named_barrier_sync(kQueryBarrier, kFp8Threads);
+        if (!started && behind) ptx::named_barrier_sync(kQueryBarrier, kFp8Threads);
         started = true;
         first += now.second ? 4 : 2;
         if (first >= stages) {

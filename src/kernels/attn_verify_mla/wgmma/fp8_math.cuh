@@ -61,9 +61,8 @@ struct Fp8Math {
     /// What follows is worked out from these anew: no registers for it across tiles.
     __device__ __forceinline__ void forget() { asm volatile("" : "+r"(thread), "+r"(shared)); }
 
-    /// Both warpgroups meet. A warp whose lanes took different ways has to be one again before it.
+    /// Both warpgroups meet.
     __device__ __forceinline__ void meet() const {
-        __syncwarp();
         ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
     }
 
@@ -263,7 +262,6 @@ struct Fp8Math {
             for (float& x : s) x = -INFINITY;
         }
         // All have accumulated the step before, too: its P and factors are free.
-        __syncwarp();
         if (ptx::named_barrier_any(kMathBarrier, kFp8MathThreads, excess(s) > kLazyRescale))
             move_references(s, first, sums, o);
         if (mine) store_probs(s, sums);
