@@ -19,6 +19,7 @@ __global__ void __launch_bounds__(kFp8Threads, 1)
             ptx::mbarrier_init(shared + Plan::kFull + 8 * stage, 1);
             ptx::mbarrier_init(shared + Plan::kEmpty + 8 * stage, 8);
         }
+        ptx::mbarrier_init(shared + Plan::kQueryAsked, 8);
         ptx::mbarrier_init_fence();
     }
     __syncthreads();

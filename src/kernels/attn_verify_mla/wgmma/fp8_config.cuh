@@ -86,7 +86,8 @@ struct Fp8Plan {
     static constexpr int32_t kUnitKeys = kInverse + 64 * 4;
     static constexpr int32_t kFull = kUnitKeys + 16;           // [kFewStages] 1 warp and its bytes
     static constexpr int32_t kEmpty = kFull + 8 * kFewStages;  // [kFewStages] 8 warps
-    static constexpr int32_t kBytes = kEmpty + 8 * kFewStages;
+    static constexpr int32_t kQueryAsked = kEmpty + 8 * kFewStages;  // 8 warps, once
+    static constexpr int32_t kBytes = kQueryAsked + 8;
     static constexpr int32_t kRequestBytes = kBytes + 1024;  // for the alignment
     static_assert(kRequestBytes <= 232448);
     static_assert(kFewStages >= kStages && kStages >= 4);  // a step has four

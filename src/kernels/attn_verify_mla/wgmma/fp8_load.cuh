@@ -63,8 +63,7 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
     bool started = false;
     while (now.row.live) {
         // Let Q be asked for behind the first tile, or it would queue behind all stages.
-        const bool behind = warp < 2 || !now.second;
-        if (!started && !behind) ptx::named_barrier_sync(kQueryBarrier, kFp8Threads);
+        if (!started && warp >= 2) ptx::mbarrier_wait(shared + Plan::kQueryAsked, 0);
         const int32_t ahead = now.second ? warp : warp % 2;
         const bool wraps = first + ahead >= stages;
         const int32_t stage = first + ahead - (wraps ? stages : 0);
@@ -76,7 +75,7 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
         if (ahead == warp)
             copy_stage<kFormat>(p, ring + stage * Plan::kStageBytes,
                                 shared + Plan::kFull + 8 * stage, now.row.slot(), thread % 32);
-        if (!started && behind) ptx::named_barrier_sync(kQueryBarrier, kFp8Threads);
+        if (!started && warp < 2) ptx::mbarrier_wait(shared + Plan::kQueryAsked, 0);
         started = true;
         first += now.second ? 4 : 2;
         if (first >= stages) {

@@ -462,7 +462,9 @@ __device__ __forceinline__ void math_fp8(const AttnVerifyMlaParams& p, uint32_t 
     bool same_rows = false;
     while (index < units) {
         const auto started = [&] {
-            if (index == blockIdx.x) ptx::named_barrier_arrive(kQueryBarrier, kFp8Threads);
+            if (index != blockIdx.x) return;  // not the block's first
+            __syncwarp();
+            if (thread % 32 == 0) ptx::mbarrier_arrive(shared + Fp8Plan<kFormat>::kQueryAsked);
         };
         if (unit.rows <= kFewRows) {
             ring = Fp8Math<kFormat, kFewRows>{p, shared, group, thread, few, ring}.run(
