@@ -70,6 +70,51 @@ struct Step {
     }
 };
 
+/// A step in device memory.
+struct DeviceStep {
+    DeviceArray<int32_t> context, node_start, tail_slots, depth, pages;
+    DeviceArray<uint64_t> ancestors;
+    DeviceArray<int64_t> pages_start;
+    kdt_attn_batch batch = {};
+
+    explicit DeviceStep(const Step& step)
+        : context(step.context),
+          node_start(step.node_start),
+          tail_slots(step.tail_slots),
+          depth(step.depth),
+          pages(step.pages),
+          ancestors(step.ancestors),
+          pages_start(step.pages_start) {
+        batch.struct_bytes = sizeof batch;
+        batch.requests = step.requests();
+        batch.max_nodes = step.max_nodes;
+        batch.max_context = step.max_context;
+        batch.page_size = 16;
+        batch.context = context.data();
+        batch.node_start = node_start.data();
+        batch.tail_slots = tail_slots.data();
+        batch.ancestors = ancestors.data();
+        batch.depth = depth.data();
+        batch.pages = pages.data();
+        batch.pages_start = pages_start.data();
+    }
+};
+
+/// Layout of a step's workspace from `base` on.
+AttnWorkspace layout(const Step& step, int32_t multiprocessors, void* base) {
+    return attn_workspace(step.shape, step.requests(), step.max_nodes, step.max_context,
+                          multiprocessors, base);
+}
+
+/// The plan's part of it, all ones: no partial is written.
+DeviceArray<uint8_t> plan_memory(const Step& step, int32_t multiprocessors) {
+    void* origin = reinterpret_cast<void*>(uintptr_t{1} << 40);  // only subtracted again
+    const AttnWorkspace w = layout(step, multiprocessors, origin);
+    const auto bytes = static_cast<size_t>(reinterpret_cast<uintptr_t>(w.partial_lse) -
+                                           reinterpret_cast<uintptr_t>(origin));
+    return DeviceArray<uint8_t>(std::vector<uint8_t>(bytes, 0xff));
+}
+
 template <class T>
 std::vector<T> from_device(const T* data, int32_t count) {
     std::vector<T> values(static_cast<size_t>(count));
@@ -131,36 +176,11 @@ TEST_F(AttnPlanGpu, MatchesTheHost) {
     for (uint32_t seed = 0; seed < 120; ++seed) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         const Step step(seed);
-        const DeviceArray<int32_t> context(step.context), node_start(step.node_start),
-            tail_slots(step.tail_slots), depth(step.depth), pages(step.pages);
-        const DeviceArray<uint64_t> ancestors(step.ancestors);
-        const DeviceArray<int64_t> pages_start(step.pages_start);
-        kdt_attn_batch batch = {};
-        batch.struct_bytes = sizeof batch;
-        batch.requests = step.requests();
-        batch.max_nodes = step.max_nodes;
-        batch.max_context = step.max_context;
-        batch.page_size = 16;
-        batch.context = context.data();
-        batch.node_start = node_start.data();
-        batch.tail_slots = tail_slots.data();
-        batch.ancestors = ancestors.data();
-        batch.depth = depth.data();
-        batch.pages = pages.data();
-        batch.pages_start = pages_start.data();
-
-        // Only the plan's part of the workspace is allocated: no partial is written.
-        auto layout = [&](void* base) {
-            return attn_workspace(step.shape, step.requests(), step.max_nodes, step.max_context,
-                                  device.multiProcessorCount, base);
-        };
-        void* origin = reinterpret_cast<void*>(uintptr_t{1} << 40);  // only subtracted again
-        const auto plan_bytes =
-            static_cast<size_t>(reinterpret_cast<uintptr_t>(layout(origin).partial_lse) -
-                                reinterpret_cast<uintptr_t>(origin));
-        const DeviceArray<uint8_t> memory(std::vector<uint8_t>(plan_bytes, 0xff));
-        const AttnWorkspace w = layout(memory.data());
-        EXPECT_EQ(kdt_attn_plan(&step.shape, &batch, memory.data(), w.bytes, nullptr), KDT_OK)
+        const DeviceStep on_device(step);
+        const DeviceArray<uint8_t> memory = plan_memory(step, device.multiProcessorCount);
+        const AttnWorkspace w = layout(step, device.multiProcessorCount, memory.data());
+        EXPECT_EQ(kdt_attn_plan(&step.shape, &on_device.batch, memory.data(), w.bytes, nullptr),
+                  KDT_OK)
             << kdt_last_error();
         EXPECT_TRUE(ok(cudaDeviceSynchronize()));
 
@@ -195,6 +215,52 @@ TEST_F(AttnPlanGpu, MatchesTheHost) {
             }
         }
         if (HasFailure()) return;
+    }
+}
+
+TEST_F(AttnPlanGpu, OfLengthsBeyondThePromiseIsEmpty) {
+    cudaDeviceProp device = {};
+    ASSERT_TRUE(ok(cudaGetDeviceProperties(&device, 0)));
+    // Of a step with several requests, all lengths in the middle one; -1: as it is.
+    const struct {
+        const char* what;
+        int32_t context, nodes, max_nodes;
+    } broken[] = {{"context above max_context", 80000, -1, -1},
+                  {"context far above", INT32_MAX, -1, -1},
+                  {"context below 0", -5, -1, -1},
+                  {"more nodes than max_nodes", -1, -1, 1},
+                  {"more nodes than a request may have", -1, 129, -1},
+                  {"node_start descends", -1, -70, -1},
+                  {"node_start far above", -1, INT32_MAX / 2, -1}};
+    for (const int32_t mode : {KDT_ATTN_FAST, KDT_ATTN_DETERMINISTIC}) {
+        for (const auto& of : broken) {
+            SCOPED_TRACE(std::string(of.what) + ", mode " + std::to_string(mode));
+            Step step(4);  // 64 requests
+            ASSERT_GT(step.requests(), 40);
+            step.shape.mode = mode;
+            const DeviceArray<uint8_t> memory = plan_memory(step, device.multiProcessorCount);
+            const AttnWorkspace w = layout(step, device.multiProcessorCount, memory.data());
+            Step wrong = step;
+            if (of.context != -1) wrong.context[30] = of.context;
+            if (of.nodes != -1) wrong.node_start[31] = wrong.node_start[30] + of.nodes;
+            DeviceStep on_device(wrong);
+            if (of.max_nodes != -1) on_device.batch.max_nodes = of.max_nodes;
+            EXPECT_EQ(kdt_attn_plan(&step.shape, &on_device.batch, memory.data(), w.bytes, nullptr),
+                      KDT_OK)
+                << kdt_last_error();
+            EXPECT_TRUE(ok(cudaDeviceSynchronize()));
+            // A plan for fewer nodes lies at the same place: the header comes first.
+            const PlanHeader header = from_device(w.header, 1)[0];
+            EXPECT_EQ(header.units, 0);
+            EXPECT_EQ(header.runs, 0);
+            EXPECT_EQ(header.merge_items, 0);
+
+            const DeviceStep right(step);
+            EXPECT_EQ(kdt_attn_plan(&step.shape, &right.batch, memory.data(), w.bytes, nullptr),
+                      KDT_OK);
+            EXPECT_TRUE(ok(cudaDeviceSynchronize()));
+            EXPECT_GT(from_device(w.header, 1)[0].units, 0);
+        }
     }
 }
 

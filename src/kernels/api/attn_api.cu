@@ -88,7 +88,8 @@ kdt_status kdt_attn_plan(const kdt_attn_shape* shape, const kdt_attn_batch* batc
         .workspace = step.workspace,
         .shape =
             plan_shape(*shape, step.workspace, step.device.multiprocessors, step.engines.engine[0]),
-        .max_nodes = batch->max_nodes};
+        .max_nodes = batch->max_nodes,
+        .max_context = batch->max_context};
     return status_of(attn_plan(params, stream), "launching the plan kernel");
 }
 

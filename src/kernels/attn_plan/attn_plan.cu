@@ -9,6 +9,7 @@ namespace {
 constexpr int32_t kPlanThreads = 512;
 constexpr int32_t kPathThreads = 256;  // one node a warp
 constexpr int32_t kMostRequests = 64;
+constexpr int32_t kMostNodes = 128;  // of a request
 constexpr int32_t kMostDepth = 64;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 static_assert(kNeverNs < (int64_t{1} << 54), "a score and 9 bits of candidate fit 63 bits");
@@ -37,6 +38,7 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     __shared__ PlanCounts s_counts[kMostRequests];
     __shared__ PlanCounts s_first[kMostRequests + 1];
     __shared__ int32_t s_most_tiles;
+    __shared__ int32_t s_broken;     // lengths beyond what the step promised
     __shared__ int32_t s_prefix_ns;  // of the longest run
     __shared__ unsigned long long s_best;
 
@@ -47,6 +49,7 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     const int32_t lane = thread % 32;
     if (thread == 0) {
         s_most_tiles = 0;
+        s_broken = 0;
         s_prefix_ns = 0;
         s_best = ~0ull;
     }
@@ -54,8 +57,13 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
 
     for (int32_t r = thread / 32; r < batch.requests; r += kPlanThreads / 32) {
         const int32_t first_node = batch.node_start[r];
-        const int32_t nodes = batch.node_start[r + 1] - first_node;
-        const int32_t context = batch.context[r];
+        int32_t nodes = batch.node_start[r + 1] - first_node;
+        int32_t context = batch.context[r];
+        if (first_node < 0 || nodes < 0 || nodes > kMostNodes ||
+            first_node > params.max_nodes - nodes || context < 0 || context > params.max_context) {
+            s_broken = 1;
+            nodes = context = 0;
+        }
         int32_t least = kMostDepth;
         int32_t most = 0;
         if (shape.deterministic) {
@@ -106,8 +114,10 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     const PlanCounts total = s_first[batch.requests];
     const int32_t units = plan_units(shape, total);
     const int32_t partials = total.partials + total.path_units;
-    // A step beyond the capacities breaks the contract: it gets an empty plan, nothing overruns.
-    const bool fits = units <= workspace.unit_capacity && partials <= workspace.partial_capacity &&
+    // A step beyond the capacities or the lengths that were promised breaks the contract: it gets
+    // an empty plan, nothing overruns.
+    const bool fits = s_broken == 0 && units <= workspace.unit_capacity &&
+                      partials <= workspace.partial_capacity &&
                       total.merge_items <= workspace.merge_item_capacity;
 
     const int32_t path_runs = plan_path_runs(shape, total, s_prefix_ns);
@@ -161,6 +171,7 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
 // Deterministic mode: the slots of each node's keys from its boundary to itself. A warp takes one
 // node, grid ceil(max_nodes / warps of a block).
 __global__ void __launch_bounds__(kPathThreads) attn_plan_path_kernel(AttnPlanParams params) {
+    if (params.workspace.header->units == 0) return;  // lengths may be anything
     const AttnBatchView& batch = params.batch;
     const int32_t capacity = params.workspace.path_capacity;
     const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;

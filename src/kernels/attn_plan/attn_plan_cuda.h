@@ -14,6 +14,7 @@ struct AttnPlanParams {
     AttnWorkspace workspace;
     PlanShape shape;
     int32_t max_nodes;
+    int32_t max_context;
 };
 
 /// A kernel launched next with programmatic stream serialization may read the plan, and whatever
