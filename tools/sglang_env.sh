@@ -22,7 +22,7 @@ nothing afterwards. Versions: ${VERSIONS[*]} (default: all of them).
 --test: every tests/sglang/test_*.py with a version that is there already.
 
 Checkouts share the folder: an environment's name says what is pinned in it, and one at a time makes
-something. It needs Python 3.11 and network access; what could not be downloaded after three tries
+something; those of older pins (venv-*) may be deleted. It needs Python 3.11 and network access; what could not be downloaded after three tries
 is named. Where no CUDA 13 toolkit is installed, torch comes with its own CUDA libraries, 2 GB more.
 END
 }
@@ -55,7 +55,8 @@ kd_sglang_check() {
     done
 }
 
-# kd_pip WHAT ARGUMENT...: pip of the environment, tried three times; the end of its output if it fails.
+# kd_pip WHAT ARGUMENT...: pip of the environment, tried three times; the end of its output if it
+# fails.
 kd_pip() {
     local what=$1 log pause
     shift
@@ -127,12 +128,13 @@ kd_sglang_environment() {
     ) 9>"$cache/.lock"
 }
 
-# kd_sglang_test VERSION: every tests/sglang/test_*.py; their names as they begin, their output at the
-# end, in one piece. A script that is skipped for want of this version fails.
+# kd_sglang_test VERSION: every tests/sglang/test_*.py; their names as they begin, their output at
+# the end, in one piece. A script that does not find this version fails.
 kd_sglang_test() {
     local version=$1 script name failed=() cache log status
     cache=$(kd_sglang_cache)
-    kd_sglang_has "$version" || kd_die "SGLang $version is not in $cache: tools/sglang_env.sh $version"
+    kd_sglang_has "$version" ||
+        kd_die "SGLang $version is not in $cache: tools/sglang_env.sh $version"
     log=$(mktemp)
     for script in "$kd_root"/tests/sglang/test_*.py; do
         name=$(basename -- "$script")
