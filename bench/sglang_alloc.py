@@ -17,13 +17,13 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 
 import torch
+from sglang_report import made_by
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
 from kdtree.sglang_ext import contract
@@ -106,10 +106,8 @@ def main() -> int:
               f"median {row['median_us']:9.1f} us   mean {row['mean_us']:9.1f}   "
               f"max {row['max_us']:9.1f}")
     if arguments.json:
-        commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True,
-                                text=True, cwd=Path(__file__).parent, check=False).stdout.strip()
         arguments.json.write_text(json.dumps({
-            "schema": 1, "commit": commit, "sglang": contract.installed_version(),
+            "schema": 1, **made_by(), "sglang": contract.installed_version(),
             "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
             "slots": arguments.slots, "requests": arguments.requests, "topup": TOPUP,
             "prompt": PROMPT, "rows": rows}, indent=1) + "\n")

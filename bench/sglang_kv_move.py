@@ -8,8 +8,9 @@ SGLang moves outside of its graphs. us: median of the time from the call to the 
 the device, which is idle before; host_us: until the call returns. Both take turns, and make the
 same moves: the bytes of both pools are compared at the end; exit code 1 where they differ.
 
-The JSON: {"schema": 1, "commit", "device", "sglang", "rows": [{"pool", "layers", "moves",
-"sglang_us", "sglang_host_us", "kdtree_us", "kdtree_host_us"}]}.
+The JSON: {"schema": 1, "commit", "kernels", "arguments" (sglang_report.py), "device", "sglang",
+"rows": [{"pool", "layers", "moves", "sglang_us", "sglang_host_us", "kdtree_us",
+"kdtree_host_us"}]}.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 from pathlib import Path
 
 import torch
+from sglang_report import made_by
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 
 from kdtree import kernels
@@ -87,7 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--layers", type=int, default=61)
     parser.add_argument("--moves", type=lambda text: [int(each) for each in text.split(",")],
-                        default=[8, 64, 256, 257, 512])
+                        default=[8, 16, 64, 96, 128, 192, 256, 257, 512])
     parser.add_argument("--slots", type=int, default=4096)
     parser.add_argument("--repeat", type=int, default=30)
     parser.add_argument("--json", type=Path)
@@ -106,7 +108,7 @@ def main() -> int:
         return 1
     if options.json:
         options.json.write_text(json.dumps({
-            "schema": 1, "commit": kernels.version().partition("(")[2].rstrip(")"),
+            "schema": 1, **made_by(kernels.version()),
             "device": torch.cuda.get_device_name(), "sglang": contract.installed_version(),
             "rows": rows}, indent=1) + "\n")
     return 0

@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import random
-import subprocess
 import sys
 import time
 from array import array
@@ -25,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import sglang_server
+from sglang_report import made_by
 from sglang_server import Server
 
 from kdtree.sglang_ext import contract, parts
@@ -166,10 +166,8 @@ def main() -> int:
                       f"{page_size}", file=sys.stderr)
     print(f"SGLang {version}\n\n{table(rows)}")
     if arguments.json:
-        commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True,
-                                text=True, cwd=Path(__file__).parent, check=False).stdout.strip()
         arguments.json.write_text(json.dumps({
-            "schema": 1, "commit": commit, "sglang": version, "pools": arguments.pools,
+            "schema": 1, **made_by(), "sglang": version, "pools": arguments.pools,
             "seed": arguments.seed, "load_average": os.getloadavg()[:2],
             "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
     return 0

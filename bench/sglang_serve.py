@@ -22,11 +22,13 @@ first run writes the text for the first time, a later one finds it among its n-g
 requests whose text is the model's known one; `same`: those whose text is the first server's. Where
 a text differs, the two best logits of both servers at the first such token are reported.
 
-The JSON: {"schema": 1, "commit", "device", "torch", "sglang", "layers", "rows": [{"server",
-"context", "requests", "tokens", "run", "seconds", "prefill_seconds", "first_token_seconds",
-"tokens_per_s", "verify_steps", "acceptance_length", "step_ms", "expected", "same"}], "differences":
-[...], "plugin": {server: what the plugin reports, null without it}}. Exit code 1 where a text is
-not the known one or a server does not start.
+The JSON: {"schema": 1, "commit", "kernels", "arguments" (sglang_report.py), "device", "torch",
+"sglang", "layers", "rows": [{"server", "context", "requests", "tokens", "run", "seconds",
+"prefill_seconds", "first_token_seconds", "tokens_per_s", "verify_steps", "acceptance_length",
+"step_ms", "expected", "same"}], "differences": [...], "plugin": {server: what the plugin reports,
+null without it}, "error": null, or what ended the run before its end}; it is written then too.
+Exit code 1 where a text is not the known one or a server does not start. Switches of the plugin in
+the environment do not reach the servers.
 """
 
 from __future__ import annotations
@@ -42,10 +44,12 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import sglang_serve_model as model
+from sglang_report import made_by
 
 FIRST_PORT = 30111
 START_SECONDS, ANSWER_SECONDS = 150, 120
@@ -56,7 +60,7 @@ SORT = {"KDTREE_DEFRAG_SORT": "1"}
 MOVE = {"KDTREE_KV_MOVE": "1"}
 SLOTS = {"KDTREE_DEFRAG_BESTFIT": "1", "KDTREE_DEFRAG_EVICT": "0.07", "KDTREE_DEFRAG_EXTENT": "64"}
 NO_PLUGIN = {"SGLANG_PLUGINS": "none"}
-
+SWITCHES = ("KDTREE_DEFRAG_", "KDTREE_KV_MOVE", "KDTREE_VERIFY_CHECK", "SGLANG_PLUGINS")
 
 TRITON = ["--attention-backend", "triton"]
 OURS = ["--attention-backend", "kdtree_verify", "--speculative-draft-attention-backend", "triton"]
@@ -87,6 +91,7 @@ class Report:
     rows: list[dict] = field(default_factory=list)
     differences: list[dict] = field(default_factory=list)
     plugin: dict[str, dict | None] = field(default_factory=dict)
+    error: str | None = None
 
 
 # ---- servers ------------------------------------------------------------------------------------
@@ -110,7 +115,13 @@ def start(server: Server, checkpoint: Path, logs: Path) -> None:
     with open(logs / f"{server.name}.log", "wb") as log:
         server.process = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            env=os.environ | environment)
+            env=without_switches(os.environ) | environment)
+
+
+def without_switches(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a server does is said by its name alone."""
+    return {name: value for name, value in environment.items()
+            if not name.startswith(SWITCHES)}
 
 
 def wait_until_up(servers: list[Server], logs: Path) -> None:
@@ -252,7 +263,7 @@ def header(arguments: argparse.Namespace) -> dict:
     import torch
     from kdtree import kernels
 
-    return {"schema": 1, "commit": kernels.version().partition("(")[2].rstrip(")"),
+    return {"schema": 1, **made_by(kernels.version()),
             "device": torch.cuda.get_device_name(), "torch": torch.__version__,
             "sglang": importlib.metadata.version("sglang"), "layers": arguments.layers}
 
@@ -288,12 +299,16 @@ def run(arguments: argparse.Namespace, folder: Path) -> int:
         for server in up:
             report.plugin[server.name] = of_plugin(server)
             print(server.name, json.dumps(report.plugin[server.name]), flush=True)
+    except Exception as error:
+        report.error = repr(error)
+        raise
     finally:
         for server in servers:
             if server.process is not None:
                 stop(server)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(header(arguments) | vars(report), indent=1) + "\n")
+        if arguments.json is not None:
+            arguments.json.write_text(
+                json.dumps(header(arguments) | vars(report), indent=1) + "\n")
     as_expected = all(row["expected"] == row["requests"] for row in report.rows)
     return int(len(up) < len(servers) or not as_expected)
 

@@ -24,9 +24,10 @@ against the plain reference; exit code 1 where it is above 5e-3.
 --device cpu --small runs all of it where there is no GPU (reference and interpreted kernels, no
 graphs): its times say nothing.
 
-The JSON: {"schema": 1, "commit", "device", "torch", "triton", "sglang", "rows": [{"contender",
-"mask", "heads", "nodes", "context", "requests", "layers", "page_size", "rounds", "step_us",
-"min_step_us", "layer_us", "ratio" (null for ours), "rel_l2"}], "absent": {contender: reason}}.
+The JSON: {"schema": 1, "commit", "kernels", "arguments" (sglang_report.py), "device", "torch",
+"triton", "sglang", "rows": [{"contender", "mask", "heads", "nodes", "context", "requests",
+"layers", "page_size", "rounds", "step_us", "min_step_us", "layer_us", "ratio" (null for ours),
+"rel_l2"}], "absent": {contender: reason}, "left_out": {contender: [nodes]}}.
 """
 
 from __future__ import annotations
@@ -35,11 +36,10 @@ import argparse
 import importlib.metadata
 import json
 import os
-import random
 import statistics
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -49,82 +49,17 @@ if {"cpu", "--device=cpu"} & set(sys.argv):
 
 import torch  # noqa: E402
 from kdtree.sglang_ext import verify_reference  # noqa: E402
-from kdtree.sglang_ext.verify_call import VerifyCall, refuse_call  # noqa: E402
+from kdtree.sglang_ext.verify_call import refuse_call  # noqa: E402
 from kdtree.sglang_ext.verify_kernels import KernelAttention  # noqa: E402
 from kdtree.sglang_ext.verify_step import StepBuffers  # noqa: E402
 from peers import token_list  # noqa: E402
 from sglang_files import kernel_module  # noqa: E402
+from sglang_report import made_by  # noqa: E402
+from sglang_verify_data import CHAIN, LATENT, TREE, Case, Data  # noqa: E402
 
-LATENT, DIM = 512, 576
-SCALE = 192**-0.5  # a query head of the model has 128 + 64 values before absorption
 REL_L2_LIMIT = 5e-3
 MIN_ROUNDS = 3
 CASE_US = 4e6  # of a case's rounds, about
-INTERPRETED = torch.float32  # Triton's interpreter computes nonsense in bfloat16
-TREE, CHAIN = "tree", "chain"
-
-
-@dataclass(frozen=True)
-class Case:
-    heads: int
-    nodes: int
-    context: int
-    requests: int
-    layers: int
-    page_size: int
-
-
-class Data:
-    """A step's metadata as SGLang has it, and the layers' queries and caches."""
-
-    def __init__(self, case: Case, device: str):
-        self.case = case
-        generator = torch.Generator(device).manual_seed(case.nodes * 1000003 + case.context)
-        rows, keys = case.requests * case.nodes, case.context + case.nodes
-        pages = -(-keys // case.page_size)
-        slots = (1 + case.requests * pages) * case.page_size  # page 0 is padding
-
-        self.dtype = torch.bfloat16 if device == "cuda" else INTERPRETED
-
-        def normal(*shape):
-            return torch.randn(*shape, generator=generator, dtype=self.dtype, device=device)
-
-        self.caches = [normal(slots, 1, DIM) for _ in range(case.layers)]
-        self.queries = [normal(rows, case.heads, DIM) for _ in range(case.layers)]
-        order = 1 + torch.randperm(case.requests * pages, generator=generator, device=device)
-        table = (order.view(case.requests, pages, 1) * case.page_size
-                 + torch.arange(case.page_size, device=device)).flatten(1)
-        self.kv_indices = table[:, : case.context].flatten()
-        self.out_cache_loc = table[:, case.context : keys].flatten()
-        self.qo_indptr = torch.arange(case.requests + 1, dtype=torch.int32,
-                                      device=device) * case.nodes
-        self.kv_indptr = torch.arange(case.requests + 1, dtype=torch.int32,
-                                      device=device) * case.context
-        self.mask_indptr = torch.arange(case.requests + 1, device=device) * (case.nodes * keys)
-        # uint8, as the buffer of a captured graph.
-        mask = torch.ones(case.requests, case.nodes, keys, dtype=torch.uint8)
-        source = random.Random(case.nodes)
-        for request in mask:
-            request[:, case.context :] = torch.tensor(_random_tree(source, case.nodes))
-        self.mask = mask.flatten().to(device)
-
-    def call(self, layer: int, out: torch.Tensor, mask: str) -> VerifyCall:
-        cache = self.caches[layer]
-        return VerifyCall(
-            q=self.queries[layer], out=out, k_buffer=cache, v_buffer=cache[..., :LATENT],
-            qo_indptr=self.qo_indptr, kv_indptr=self.kv_indptr, kv_indices=self.kv_indices,
-            custom_mask=self.mask if mask == TREE else None, causal=True,
-            mask_indptr=self.mask_indptr, nodes=self.case.nodes, k_descale=1.0, v_descale=1.0,
-            scale=SCALE)
-
-
-def _random_tree(source: random.Random, nodes: int) -> list[list[int]]:
-    rows: list[list[int]] = []
-    for i in range(nodes):
-        row = list(rows[source.randrange(i)]) if i else [0] * nodes
-        row[i] = 1
-        rows.append(row)
-    return rows
 
 
 class Contender:
@@ -342,18 +277,18 @@ def print_rows(rows: list[dict]) -> bool:
 
 
 def header(device: str) -> dict:
-    commit = None
+    version = None
     if device == "cuda":
         from kdtree import kernels
 
-        commit = kernels.version().partition("(")[2].rstrip(")")
+        version = kernels.version()
     versions = {}
     for name in ("torch", "triton", "sglang"):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = None
-    return {"schema": 1, "commit": commit,
+    return {"schema": 1, **made_by(version),
             "device": torch.cuda.get_device_name() if device == "cuda" else "cpu", **versions,
             "rows": [], "absent": {}}
 
@@ -391,7 +326,9 @@ def main(arguments: list[str]) -> int:
     contenders, absent = contenders_here()
     drop_unfit(contenders, absent, [replace(base, nodes=nodes, context=64, layers=1)
                                     for nodes in options.nodes], options.device)
-    report = {**header(options.device), "absent": absent}
+    report = {**header(options.device), "absent": absent, "left_out": {
+        each.name: nodes for each in contenders
+        if (nodes := [n for n in options.nodes if n > each.max_nodes])}}
     for name, reason in absent.items():
         print(f"{name}: not here: {reason}")
     print(f"{'T':>4}{'context':>8}  {'':<15}{'mask':<7}{'us a layer':>11}{'us a step':>12}"

@@ -9,6 +9,8 @@ TORCH=(torch==2.11.0 triton==3.6.0 torchvision==0.26.0)
 TORCH_EXTRAS=(nvidia-cufile==1.15.1.6 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5)
 REQUIREMENTS=$kd_root/tools/sglang_requirements.txt
 
+SCRIPT_SECONDS=900 # that a script of tests/sglang may take; the longest takes about 100
+
 usage() {
     cat <<END
 usage: tools/sglang_env.sh [VERSION...]
@@ -19,8 +21,9 @@ Makes a Python environment with torch and what SGLang imports, and unpacks SGLan
 nothing afterwards. Versions: ${VERSIONS[*]} (default: all of them).
 --test: every tests/sglang/test_*.py with a version that is there already.
 
-It needs Python 3.11 and network access; what could not be downloaded after three tries is named. Where no CUDA 13 toolkit is installed, torch comes with its
-own CUDA libraries, 2 GB more.
+Checkouts share the folder: an environment's name says what is pinned in it, and one at a time makes
+something; those of older pins (venv-*) may be deleted. It needs Python 3.11 and network access; what could not be downloaded after three tries
+is named. Where no CUDA 13 toolkit is installed, torch comes with its own CUDA libraries, 2 GB more.
 END
 }
 
@@ -28,8 +31,19 @@ kd_sglang_cache() {
     printf '%s/sglang\n' "${KDTREE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kdtree}"
 }
 
+kd_sglang_pins() {
+    printf '%s\n' "${TORCH[*]} ${TORCH_EXTRAS[*]} $(sha256sum <"$REQUIREMENTS")"
+}
+
+# The environment's folder: one for each set of pins.
+kd_sglang_venv() {
+    local digits
+    digits=$(kd_sglang_pins | sha256sum)
+    printf '%s/venv-%s\n' "$(kd_sglang_cache)" "${digits:0:8}"
+}
+
 kd_sglang_python() {
-    printf '%s/venv/bin/python\n' "$(kd_sglang_cache)"
+    printf '%s/bin/python\n' "$(kd_sglang_venv)"
 }
 
 # kd_sglang_check VERSION...: all of them are known.
@@ -41,7 +55,8 @@ kd_sglang_check() {
     done
 }
 
-# kd_pip WHAT ARGUMENT...: pip of the environment, tried three times; the end of its output if it fails.
+# kd_pip WHAT ARGUMENT...: pip of the environment, tried three times; the end of its output if it
+# fails.
 kd_pip() {
     local what=$1 log pause
     shift
@@ -59,18 +74,15 @@ kd_pip() {
     kd_die "pip could not install $what (network? disk: $(kd_sglang_cache))"
 }
 
-# kd_sglang_venv: made anew if it was interrupted or its pins have changed.
-kd_sglang_venv() {
-    local cache stamp pins
-    cache=$(kd_sglang_cache)
-    stamp=$cache/venv/.pins
-    pins="${TORCH[*]} ${TORCH_EXTRAS[*]} $(sha256sum <"$REQUIREMENTS")"
-    [[ $(cat -- "$stamp" 2>/dev/null) != "$pins" ]] || return 0
+# kd_sglang_make_venv: made anew if it was interrupted.
+kd_sglang_make_venv() {
+    local venv
+    venv=$(kd_sglang_venv)
+    [[ ! -e $venv/.complete ]] || return 0
     # The pins are for 3.11.
     python3.11 -c 'import ensurepip' 2>/dev/null || kd_ensure_packages python3.11-venv
-    rm -rf -- "$cache/venv"
-    mkdir -p -- "$cache"
-    python3.11 -m venv "$cache/venv" || kd_die "python3.11 -m venv $cache/venv failed"
+    rm -rf -- "$venv"
+    python3.11 -m venv "$venv" || kd_die "python3.11 -m venv $venv failed"
     if kd_find_nvcc >/dev/null; then
         kd_pip "torch (0.9 GB)" install --no-deps "${TORCH[@]}" "${TORCH_EXTRAS[@]}"
     else
@@ -78,41 +90,63 @@ kd_sglang_venv() {
     fi
     kd_pip "what SGLang imports" install --no-deps -r "$REQUIREMENTS"
     "$(kd_sglang_python)" -c 'import torch' || kd_die "torch cannot be imported, see above"
-    printf '%s\n' "$pins" >"$stamp"
+    touch -- "$venv/.complete"
+}
+
+# kd_sglang_has VERSION: it is unpacked.
+kd_sglang_has() {
+    [[ -f $(kd_sglang_cache)/$1/sglang/version.py ]]
 }
 
 # kd_sglang_wheel VERSION: unpacked, and only then under its name.
 kd_sglang_wheel() {
-    local version=$1 cache
+    local version=$1 cache folder
+    ! kd_sglang_has "$version" || return 0
     cache=$(kd_sglang_cache)
-    [[ ! -d $cache/$version ]] || return 0
-    rm -rf -- "$cache/wheels" "$cache/unpacking"
-    kd_pip "the wheel of $version" download -q --no-deps --only-binary :all: -d "$cache/wheels" \
+    rm -rf -- "$cache"/unpacking.* "${cache:?}/$version" # what an interrupted run left
+    folder=$(mktemp -d -- "$cache/unpacking.XXXXXX")
+    kd_pip "the wheel of $version" download -q --no-deps --only-binary :all: -d "$folder" \
         "sglang==$version"
-    "$(kd_sglang_python)" -m zipfile -e "$cache"/wheels/sglang-*.whl "$cache/unpacking"
-    mv -- "$cache/unpacking" "$cache/$version"
-    rm -rf -- "$cache/wheels"
+    "$(kd_sglang_python)" -m zipfile -e "$folder"/sglang-*.whl "$folder/files" ||
+        kd_die "the wheel of $version could not be unpacked (disk: $cache)"
+    mv -T -- "$folder/files" "$cache/$version" || kd_die "$cache/$version could not be made"
+    rm -rf -- "$folder"
 }
 
-# kd_sglang_environment [VERSION...]: everything that the tests of these versions need.
+# kd_sglang_environment [VERSION...]: everything that the tests of these versions need. Not to be
+# called where bash ignores a failure (before && or ||).
 kd_sglang_environment() {
-    local version
+    local version cache
     kd_sglang_check "$@"
-    kd_sglang_venv
     (($#)) || set -- "${VERSIONS[@]}"
-    for version in "$@"; do kd_sglang_wheel "$version"; done
+    cache=$(kd_sglang_cache)
+    mkdir -p -- "$cache"
+    (
+        flock -n 9 || { kd_say "SGLang environment: waiting for another run ..." && flock 9; }
+        kd_sglang_make_venv
+        for version in "$@"; do kd_sglang_wheel "$version"; done
+    ) 9>"$cache/.lock"
 }
 
-# kd_sglang_test VERSION: every tests/sglang/test_*.py; their output at the end, in one piece.
+# kd_sglang_test VERSION: every tests/sglang/test_*.py; their names as they begin, their output at
+# the end, in one piece. A script that does not find this version fails.
 kd_sglang_test() {
-    local version=$1 script failed=() cache log
+    local version=$1 script name failed=() cache log status
     cache=$(kd_sglang_cache)
+    kd_sglang_has "$version" ||
+        kd_die "SGLang $version is not in $cache: tools/sglang_env.sh $version"
     log=$(mktemp)
     for script in "$kd_root"/tests/sglang/test_*.py; do
-        printf 'SGLang %s: %s\n' "$version" "$(basename -- "$script" .py)"
+        name=$(basename -- "$script")
+        kd_say "SGLang $version: $name"
+        printf 'SGLang %s: %s\n' "$version" "$name" >>"$log"
+        status=0
         PYTHONPATH=$cache/$version:$kd_root/python KDTREE_LIBRARY_PATH=$kd_root/build/cpu \
-            "$(kd_sglang_python)" "$script" || failed+=("$(basename -- "$script")")
-    done >"$log" 2>&1
+            KDTREE_SGLANG_REQUIRED=$version timeout -k 10 "$SCRIPT_SECONDS" \
+            "$(kd_sglang_python)" "$script" >>"$log" 2>&1 || status=$?
+        ((status != 124 && status != 137)) || name+=" (stopped after $SCRIPT_SECONDS s)"
+        ((status == 0)) || failed+=("$name")
+    done
     cat -- "$log"
     rm -f -- "$log"
     ((${#failed[@]} == 0)) || kd_die "failed with SGLang $version: ${failed[*]}"
@@ -131,7 +165,13 @@ kd_sglang_tests() {
 if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
     case ${1-} in
     -h | --help) usage ;;
-    --test) kd_sglang_check "${2-}" && kd_sglang_test "$2" ;;
-    *) kd_sglang_environment "$@" && kd_say "SGLang environment: $(kd_sglang_cache)" ;;
+    --test)
+        kd_sglang_check "${2-}"
+        kd_sglang_test "$2"
+        ;;
+    *)
+        kd_sglang_environment "$@"
+        kd_say "SGLang environment: $(kd_sglang_cache)"
+        ;;
     esac
 fi

@@ -121,24 +121,91 @@ class ScriptTest(unittest.TestCase):
             if status:
                 self.assertIn(f"is version {release}, 13.0 or newer is needed", result.stderr)
 
-    def test_downloads_for_sglang_are_tried_three_times(self):
+    def test_check_long_ends_where_memcheck_or_sglang_fails(self):
+        for script in ("check", "tools/sglang_env.sh"):
+            shutil.copy(ROOT / script, self.folder / script)
+        work = ("kd_ensure_packages", "kd_configure", "kd_build", "kd_fetch_model")
+        with self.setup.open("a") as setup:
+            setup.writelines(f"{name}() {{ :; }}\n" for name in work)
+            setup.write("kd_find_nvcc() { false; }\n")
+        self.stand_in("fuzz", "")
+        self.stand_in("ctest", "")
+        self.stand_in("memcheck", 'exit "$MEMCHECK"')
+        for tool in ("fuzz", "memcheck"):
+            (self.setup.parent / f"{tool}.sh").symlink_to(self.bin / tool)
+        with (self.setup.parent / "sglang_env.sh").open("a") as setup:
+            setup.write(f'kd_sglang_tests() {{ echo "sglang " >>"{self.log}"; '
+                        '[[ $SGLANG == 0 ]] || kd_die sglang; }\n')
+        for memcheck, sglang, code, reached in (
+                (1, 0, 1, []), (0, 1, 1, ["sglang"]), (0, 0, 0, ["sglang", "ctest"])):
+            self.log.write_text("")
+            result = subprocess.run(
+                ["bash", self.folder / "check", "--long"], capture_output=True, text=True,
+                check=False, env={"PATH": f"{self.bin}:/usr/bin:/bin", "MEMCHECK": str(memcheck),
+                                  "SGLANG": str(sglang)})
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertEqual([line.split()[0] for line in self.log.read_text().splitlines()],
+                             ["fuzz", "memcheck", *reached])
+
+    def sglang(self, script):
         shutil.copy(ROOT / "tools" / "sglang_env.sh", self.setup.parent)
+        shutil.copy(ROOT / "tools" / "sglang_requirements.txt", self.setup.parent)
+        return self.bash(f'export KDTREE_CACHE="{self.folder}"; '
+                         f'source "{self.setup.parent}/sglang_env.sh"; {script}')
+
+    def sglang_python(self, script):
+        """A stand-in for the environment's interpreter, which looks complete."""
+        python = Path(self.sglang("kd_sglang_python").stdout.strip())
+        python.parent.mkdir(parents=True, exist_ok=True)
+        (python.parent.parent / ".complete").touch()
+        python.write_text(f"#!/bin/bash\n{script}\n")
+        python.chmod(0o755)
+
+    def test_downloads_for_sglang_are_tried_three_times(self):
         self.stand_in("sleep", "")
-        python = self.folder / "sglang" / "venv" / "bin" / "python"
-        python.parent.mkdir(parents=True)
         for failures, code, message in (
             (2, 0, ""), (9, 1, f"no route\nerror: pip could not install torch (network? disk: "
                                f"{self.folder}/sglang)\n")):
-            python.write_text(f'#!/bin/bash\necho "pip $*" >>"{self.log}"; echo no route\n'
-                              f'(($(grep -c "^pip" "{self.log}") > {failures}))\n')
-            python.chmod(0o755)
+            self.sglang_python(f'echo "pip $*" >>"{self.log}"; echo no route\n'
+                               f'(($(grep -c "^pip" "{self.log}") > {failures}))')
             self.log.write_text("")
-            result = self.bash(f'KDTREE_CACHE="{self.folder}"; '
-                               f'source "{self.setup.parent}/sglang_env.sh"; '
-                               'kd_pip torch install torch==2')
+            result = self.sglang("kd_pip torch install torch==2")
             self.assertEqual(result.returncode, code, result.stderr)
             self.assertEqual(result.stderr, "SGLang environment: torch ...\n" + message)
             self.assertEqual(len(self.logged("pip")), 3)
+
+    def test_sglang_is_unpacked_once_or_not_at_all(self):
+        """Two at once, and one whose disk is full."""
+        unpack = 'mkdir -p "$5/sglang"; touch "$5/sglang/version.py"'
+        self.sglang_python(f'echo "$2 $3" >>"{self.log}"; [[ $2 != zipfile ]] || {{ {unpack}; }}')
+        result = self.sglang("kd_sglang_environment 0.5.14 & kd_sglang_environment 0.5.14; wait $!")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(self.logged("zipfile")), 1)
+        cache = self.folder / "sglang"
+        self.assertEqual([each.name for each in (cache / "0.5.14").iterdir()], ["sglang"])
+        self.sglang_python(f'[[ $2 != zipfile ]] || {{ {unpack}; exit 1; }}')
+        result = self.sglang("kd_sglang_environment 0.5.15.post1; echo survived")
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertIn("0.5.15.post1 could not be unpacked", result.stderr)
+        self.assertFalse((cache / "0.5.15.post1").exists())
+
+    def test_what_is_not_tested_with_sglang_is_a_failure(self):
+        (self.folder / "tests" / "sglang").mkdir(parents=True)
+        for name in ("one", "two"):
+            (self.folder / "tests" / "sglang" / f"test_{name}.py").touch()
+        self.sglang_python('echo "$KDTREE_SGLANG_REQUIRED ${1##*/}"; [[ $1 != *two* ]] || sleep 9')
+        result = self.sglang("kd_sglang_test 0.5.16")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("error: SGLang 0.5.16 is not in ", result.stderr)
+        package = self.folder / "sglang" / "0.5.16" / "sglang"
+        package.mkdir(parents=True)
+        (package / "version.py").touch()
+        result = self.sglang("SCRIPT_SECONDS=1; kd_sglang_test 0.5.16")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("0.5.16 test_one.py\n", result.stdout)
+        self.assertEqual(result.stderr.splitlines(), [
+            "SGLang 0.5.16: test_one.py", "SGLang 0.5.16: test_two.py",
+            "error: failed with SGLang 0.5.16: test_two.py (stopped after 1 s)"])
 
     def test_help_and_unknown_options_do_no_work(self):
         environment = {**os.environ, "PATH": f"{self.bin}:/usr/bin:/bin"}

@@ -1,5 +1,5 @@
 """What tests/sglang share. They run on SGLang's real wheels, one version on PYTHONPATH at a time
-(./check --sglang); without one they are skipped."""
+(./check --sglang); run by hand without one they are skipped."""
 
 import os
 import subprocess
@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "bench")]
 os.environ.setdefault("KDTREE_LIBRARY_PATH", str(ROOT / "build" / "cpu"))
 
+import required  # noqa: E402
 from kdtree.sglang_ext import contract  # noqa: E402
 
 VERSION = contract.installed_version()
@@ -19,10 +20,10 @@ RELEASE = contract.release(VERSION or "")
 
 
 def needs_sglang(reason="SGLang is not on the path: ./check --sglang"):
-    """At a script's start: skips it as a whole."""
+    """At a script's start: ends it as a whole."""
     if VERSION is None:
-        print(f"skipped: {reason}", file=sys.stderr)
-        sys.exit(0)
+        required.absent(reason)
+    required.check_version(VERSION)
 
 
 def since(version):

@@ -96,7 +96,8 @@ class Moves(unittest.TestCase):
 
     def test_few_rows_of_mha(self):
         """SGLang's own kernel takes all layers at once, too."""
-        targets, sources, _ = accepted(numpy.random.default_rng(6), 8, 32)
+        targets, sources, _ = accepted(numpy.random.default_rng(6), 4, 16)
+        self.assertEqual(len(targets), kv_move.SGLANG_MOVES)
         self.check(mha_pool(), mha_pool(), targets, sources, moved=0)
         more = slots_of([0])
         self.check(mha_pool(), mha_pool(), torch.cat([targets, more]), torch.cat([sources, more]))

@@ -1,9 +1,12 @@
 """The model of bench/sglang_serve.py writes what its docstring says: by a plain forward in float32."""
 
+import json
 import random
 import sys
+import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -76,6 +79,33 @@ class Model(unittest.TestCase):
             repeats = sglang_serve.REPEATS
             self.assertEqual([pairs.count(pair) for pair in zip(text[:47], text[1:48])],
                              [repeats] * 46 + [repeats - 1])  # the last one leads from end to start
+
+
+class Program(unittest.TestCase):
+    def test_switches_of_the_caller_do_not_reach_a_server(self):
+        environment = {"PATH": "/bin", "KDTREE_LIBRARY_PATH": "/lib", "KDTREE_DEFRAG_EVICT": "0.1",
+                       "KDTREE_KV_MOVE": "1", "KDTREE_VERIFY_CHECK": "off"}
+        self.assertEqual(sglang_serve.without_switches(environment),
+                         {"PATH": "/bin", "KDTREE_LIBRARY_PATH": "/lib"})
+
+    def test_what_was_measured_is_kept_when_a_server_dies(self):
+        def measure(_case, first_index, _servers, _runs, report):
+            if first_index > 0:
+                raise TimeoutError("no answer")
+            report.rows.append({"expected": 1, "requests": 1})
+
+        def start(server, _checkpoint, _logs):
+            server.up = True
+
+        with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(
+                sglang_serve, start=start, wait_until_up=lambda *_: None, measure=measure,
+                warm_up=lambda _server: None, header=lambda _arguments: {"schema": 1}):
+            file = Path(folder) / "out.json"
+            arguments = sglang_serve.parse(["--model", folder, "--json", str(file)])
+            with self.assertRaises(TimeoutError):
+                sglang_serve.run(arguments, Path(folder))
+            report = json.loads(file.read_text())
+        self.assertEqual((len(report["rows"]), report["error"]), (1, "TimeoutError('no answer')"))
 
 
 if __name__ == "__main__":

@@ -227,9 +227,18 @@ class Steps(Served):
         self.check_counts(7)
 
     def test_metadata_of_a_captured_graph(self):
-        """What a capture sees, then what each replay puts into the same buffers: another tree,
-        other contexts, fewer requests than were captured."""
-        case = Case(prefix_lens=(6, 2, 9), nodes=5, seed=12)
+        """What a capture sees, then what each replay puts into the same buffers (cases.replays):
+        other trees, contexts and slots, fewer requests than were captured."""
+        gqa = Case(prefix_lens=(70, 2, 9), nodes=5, heads=4, kv_heads=2, key_dim=32, value_dim=32,
+                   page_size=16, seed=18)
+        for case in (Case(prefix_lens=(70, 2, 9), nodes=5, seed=12), gqa,
+                     Case(prefix_lens=(70, 2, 9), nodes=5, seed=19, fp8_cache=True),
+                     dataclasses.replace(gqa, fp8_cache=True, kv_scales=(0.5, 0.25))):
+            with self.subTest(case=case):
+                self.check_graph(case)
+        self.check_counts(4 * 5)
+
+    def check_graph(self, case: Case) -> None:
         step = Step(self, case, NAME)
         backend, batch = step.backend, step.batch
         backend.max_context_len = case.max_context_len
@@ -241,15 +250,13 @@ class Steps(Served):
             captured = backend.forward_metadata
             self.assertGreater(captured.custom_mask.shape[0],
                                batch.spec_info.custom_mask.shape[0])
-
-            other = Step(self, Case(prefix_lens=(6, 2, 9), nodes=5, seed=13), NAME)
-            step.masks = other.masks
-            step.set_masks(step.masks)
-            backend.init_forward_metadata_out_graph(batch)
-            self.assertIs(backend.forward_metadata, captured)
-            torch.testing.assert_close(step.extend().double(), step.expected(), atol=2e-5,
-                                       rtol=2e-5)
-        self.check_counts(2)
+            for replay in cases.replays(case):
+                other = Step(self, replay, NAME)
+                step.take(other)
+                backend.init_forward_metadata_out_graph(batch)
+                self.assertIs(backend.forward_metadata, captured)
+                torch.testing.assert_close(step.extend()[: other.q.shape[0]].double(),
+                                           other.expected(), atol=2e-5, rtol=2e-5)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,9 @@ class Trees(Served):
 
 class Graph(Served):
     def check(self, case: Case) -> None:
-        """A graph replayed with other trees, other contexts and, in its last rows, no request."""
+        """A graph of three requests, replayed with cases.replays(): other trees, contexts and
+        slots, and fewer requests."""
+        case = dataclasses.replace(case, prefix_lens=(600, 20, 90), nodes=24)
         step = Step(self, case, NAME)
         backend, batch, requests = step.backend, step.batch, len(case.prefix_lens)
         backend.max_context_len = case.max_context_len
@@ -156,20 +158,29 @@ class Graph(Served):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 out = step.extend()
-            for seed in (31, 32):
-                step.masks = Step(self, dataclasses.replace(case, seed=seed), NAME).masks
-                step.set_masks(step.masks)
+            for replay in cases.replays(case):
+                other = Step(self, replay, NAME)
+                step.take(other)
                 backend.init_forward_metadata_out_graph(batch)
                 out.fill_(torch.nan)
                 graph.replay()
-                self.assertLess(step.rel_l2(out), REL_L2_LIMIT)
+                with self.subTest(replay=replay):
+                    self.assertLess(other.rel_l2(out[: other.q.shape[0]]), REL_L2_LIMIT)
         self.check_counts(2)  # the run before the capture, and the capture
 
     def test_mla(self):
-        self.check(dataclasses.replace(MLA, prefix_lens=(600, 20, 90), nodes=24))
+        self.check(MLA)
 
     def test_gqa(self):
-        self.check(dataclasses.replace(GQA, prefix_lens=(600, 20, 90), nodes=24, page_size=16))
+        self.check(dataclasses.replace(GQA, page_size=16))
+
+    def test_fp8_caches(self):
+        self.check(dataclasses.replace(MLA, fp8_cache=True))
+        self.before = verify_counts()
+        self.check(dataclasses.replace(GQA, fp8_cache=True, kv_scales=(0.5, 0.25)))
+
+    def test_logit_cap(self):
+        self.check(dataclasses.replace(GQA, logit_cap=1.5))
 
 
 if __name__ == "__main__":

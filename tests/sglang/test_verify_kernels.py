@@ -191,6 +191,8 @@ class Options(unittest.TestCase):
                 ({"causal": False}, Refusal.NOT_CAUSAL),
                 ({"k_descale": 0.5}, Refusal.KV_SCALE),
                 ({"v_descale": 0.5}, Refusal.KV_SCALE),
+                ({"logit_cap": -1.0}, Refusal.LOGIT_CAP),
+                ({"logit_cap": float("nan")}, Refusal.LOGIT_CAP),
                 ({"qo_indptr": torch.tensor([0, 4, 7, 8])}, Refusal.RAGGED),
                 ({"k_buffer": torch.zeros(4, 64, 1, 576)}, Refusal.LAYOUT),
                 ({"k_buffer": torch.zeros(SLOTS, 1, 640)}, Refusal.LAYOUT),

@@ -54,6 +54,9 @@ class Refused(Strict):
         self.check(Refusal.XAI_TEMPERATURE,
                    change=lambda step: setattr(step.layer, "xai_temperature_len", 2))
 
+    def test_negative_logit_cap(self):
+        self.check(Refusal.LOGIT_CAP, case=dataclasses.replace(GQA, logit_cap=-1.5))
+
     def test_draft_of_dflash(self):
         """A TARGET_VERIFY forward that is neither causal nor masked."""
         def bidirectional(step):

@@ -6,7 +6,7 @@ Import after verify_support.require_sglang().
 from __future__ import annotations
 
 import unittest
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 import torch
@@ -55,6 +55,16 @@ class Case:
     def max_context_len(self) -> int:
         room = max(self.prefix_lens) + self.nodes
         return -(-room // self.page_size) * self.page_size
+
+
+def replays(case: Case) -> list[Case]:
+    """What a graph of this case, of three requests, is replayed with: other trees, contexts and
+    slots, the longest context elsewhere; at the end two requests, then one."""
+    most = max(case.prefix_lens)
+    contexts = ((1, most, most // 2), (most, 0, most // 3), (most // 4, most), (most,))
+    layouts = ("interleaved_pages", "non_monotonic_extend", "contiguous", "shuffled_pages")
+    return [replace(case, prefix_lens=lens, layout=layout, seed=31 + number)
+            for number, (lens, layout) in enumerate(zip(contexts, layouts))]
 
 
 def _make_fp8(pool) -> None:
@@ -135,10 +145,7 @@ class Step:
     def _fill_pool(self, random) -> None:
         """Random rows where the contexts are, NaN elsewhere: nobody may look there."""
         case = self.case
-        layer = self.layer.layer_id
-        buffers = [self.pool.get_key_buffer(layer)]  # the rows of MLA, V included
-        if not case.mla:
-            buffers.append(self.pool.get_value_buffer(layer))
+        buffers = self._buffers()
         for buffer in buffers:
             buffer.fill_(torch.nan)
         self.prefix_k, self.prefix_v = [], []
@@ -151,6 +158,37 @@ class Step:
                 buffer[slots] = (rows / scale).to(buffer.dtype)
             self.prefix_k.append(k)
             self.prefix_v.append(v)
+
+    def _buffers(self) -> list[torch.Tensor]:
+        """Of the layer: the rows of MLA, V included, or K and V."""
+        buffers = [self.pool.get_key_buffer(self.layer.layer_id)]
+        return buffers if self.case.mla else [
+            *buffers, self.pool.get_value_buffer(self.layer.layer_id)]
+
+    @torch.no_grad()
+    def take(self, other: Step) -> None:
+        """Another step's contexts, slots, rows and trees in this one's memory, as SGLang fills the
+        static buffers of its graphs: of as many requests, or of fewer, which it then pads. Ask
+        `other` what is expected of its rows."""
+        requests, rows = len(other.case.prefix_lens), other.q.shape[0]
+        assert other.case.max_context_len == self.case.max_context_len
+        for mine, theirs in zip(self._buffers(), other._buffers()):
+            mine.fill_(torch.nan)
+            mine[: theirs.shape[0]] = theirs
+        table = other.runner.req_to_token_pool.req_to_token
+        self.runner.req_to_token_pool.req_to_token[: table.shape[0]] = table
+        batch = self.batch
+        for name, padding in (("req_pool_indices", 0), ("out_cache_loc", 0), ("seq_lens", 1),
+                              ("seq_lens_cpu", 1)):
+            mine, theirs = getattr(batch, name), getattr(other.batch, name)
+            mine.fill_(padding)
+            mine[: theirs.shape[0]] = theirs
+        batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
+        batch.spec_info.custom_mask = other.batch.spec_info.custom_mask
+        self.q[:rows], self.k[:rows] = other.q, other.k
+        if not self.case.mla:  # else V is a part of K
+            self.v[:rows] = other.v
+        assert requests <= batch.batch_size
 
     def run(self, **keywords) -> torch.Tensor:
         """The layer's attention with fresh metadata."""

@@ -15,6 +15,8 @@ import sys
 import types
 from pathlib import Path
 
+import required
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 sys.dont_write_bytecode = True
@@ -67,27 +69,21 @@ class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def skip_script(reason: str) -> None:
-    """Ends a test script that cannot run here."""
-    print(f"skipped: {reason}", file=sys.stderr)
-    sys.exit(0)
-
-
 def require_torch() -> None:
     if importlib.util.find_spec("torch") is None:
-        skip_script("torch is not installed: ./check --sglang")
+        required.absent("torch is not installed: ./check --sglang")
 
 
 def require_sglang(device: str = "cpu") -> str:
     """The version of the SGLang on PYTHONPATH; ends the script where there is none."""
     require_torch()
     if importlib.util.find_spec("sglang") is None:
-        skip_script("SGLang is not on the path: ./check --sglang")
+        required.absent("SGLang is not on the path: ./check --sglang")
     if device == "cuda":
         import torch
 
         if not torch.cuda.is_available():
-            skip_script("there is no CUDA device")
+            required.no_device()
     else:
         os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
     stand_ins = ["sgl_kernel"]
@@ -96,6 +92,7 @@ def require_sglang(device: str = "cpu") -> str:
     sys.meta_path.insert(0, _StandInFinder(*stand_ins))
     from sglang.version import __version__
 
+    required.check_version(__version__)
     return __version__
 
 

@@ -38,12 +38,12 @@ def of_row(slots: Tensor) -> Fragmentation:
     tokens = len(slots)
     if tokens == 0:
         return Fragmentation()
-    breaks = (slots[1:] - slots[:-1]) != 1
+    follows = (slots[1:] - slots[:-1]) == 1
     tiles = tokens // TILE
     # A break between two tiles belongs to neither: of each tile its inner 63 steps count.
-    inner = breaks[:tiles * TILE - 1] if tiles else breaks[:0]
-    broken = sum(1 for tile in range(tiles) if inner[tile * TILE:tile * TILE + TILE - 1].any())
-    return Fragmentation(tokens, 1 + int(breaks.sum()), tiles, tiles - broken)
+    inner = slots[:tiles * TILE].view(tiles, TILE)
+    contiguous = ((inner[:, 1:] - inner[:, :-1]) == 1).all(1)
+    return Fragmentation(tokens, tokens - int(follows.sum()), tiles, int(contiguous.sum()))
 
 
 def of_rows(rows: Iterable[Tensor]) -> Fragmentation:
@@ -51,8 +51,12 @@ def of_rows(rows: Iterable[Tensor]) -> Fragmentation:
 
 
 def free_runs(pages: Tensor) -> int:
-    """Stretches of neighbours among free pages, integers [pages] in any order."""
+    """Stretches of neighbours among free pages, distinct integers [pages] from 0 up in any order.
+    Counted on their device; takes a byte for each page up to the highest one, and no sorting."""
+    import torch
+
     if len(pages) == 0:
         return 0
-    ascending = pages.sort().values
-    return 1 + int(((ascending[1:] - ascending[:-1]) != 1).sum())
+    free = torch.zeros(int(pages.max()) + 2, dtype=torch.bool, device=pages.device)
+    free[pages.long() + 1] = True
+    return int((free[1:] & ~free[:-1]).sum())

@@ -82,7 +82,10 @@ def _export_counts() -> None:
 
     if "sglang.srt.managers.scheduler" not in sys.modules:
         return
+    problems = contract.problems(report.CONTRACT + metrics.CONTRACT, contract.installed_version())
     try:
+        if problems:
+            raise RuntimeError("; ".join(problems))
         report.export_state()
         metrics.install()
     except RuntimeError as error:

@@ -30,6 +30,7 @@ class Refusal(Enum):
     XAI_TEMPERATURE = "xai temperature"
     NOT_CAUSAL = "not causal and no mask"
     KV_SCALE = "scales of the K/V cache"
+    LOGIT_CAP = "negative logit cap"
     RAGGED = "requests with different numbers of nodes"
     NODES = "more than 128 nodes a request"
     REQUESTS = "no requests, or more than 64"
@@ -113,6 +114,8 @@ def refuse_call(call: VerifyCall) -> Refusal | None:
         return Refusal.KV_SCALE
     if call.shares_rows and call.k_descale != call.v_descale:
         return Refusal.KV_SCALE
+    if not call.logit_cap >= 0.0:  # SGLang's kernels then cap nothing, ours refuse
+        return Refusal.LOGIT_CAP
     if call.nodes > MAX_NODES:
         return Refusal.NODES
     if call.q.shape[0] != call.requests * call.nodes:
