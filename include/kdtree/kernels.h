@@ -22,8 +22,8 @@
  * Errors: every function returns a kdt_status; kdt_last_error() says what was wrong, with the
  * offending value, for the calling thread. After KDT_INVALID and KDT_UNSUPPORTED nothing was
  * launched; after KDT_CUDA_ERROR a part of the call may have been, and its outputs are undefined.
- * Contents of device arrays cannot be checked at launch; what they must satisfy stands beside them. A
- * step whose context or node counts exceed what its batch promises gets an empty plan: its layers
+ * Contents of device arrays cannot be checked at launch; what they must satisfy stands beside them.
+ * A step whose context or node counts exceed what its batch promises gets an empty plan: its layers
  * write nothing.
  *
  * Set struct_bytes = sizeof(the struct) and zero the rest first; a library built from another
