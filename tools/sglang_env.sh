@@ -9,7 +9,7 @@ TORCH=(torch==2.11.0 triton==3.6.0 torchvision==0.26.0)
 TORCH_EXTRAS=(nvidia-cufile==1.15.1.6 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5)
 REQUIREMENTS=$kd_root/tools/sglang_requirements.txt
 
-SCRIPT_SECONDS=900 # that a script of tests/sglang may take; the longest takes about 100
+SCRIPT_SECONDS=900 # that a script of tests/sglang may take: far more than any does
 
 usage() {
     cat <<END
@@ -22,8 +22,9 @@ nothing afterwards. Versions: ${VERSIONS[*]} (default: all of them).
 --test: every tests/sglang/test_*.py with a version that is there already.
 
 Checkouts share the folder: an environment's name says what is pinned in it, and one at a time makes
-something; those of older pins (venv-*) may be deleted. It needs Python 3.11 and network access; what could not be downloaded after three tries
-is named. Where no CUDA 13 toolkit is installed, torch comes with its own CUDA libraries, 2 GB more.
+something; those of older pins (venv-*) may be deleted. It needs Python 3.11 and network access;
+what could not be downloaded after three tries is named. Where no CUDA 13 toolkit is installed,
+torch comes with its own CUDA libraries, 2 GB more.
 END
 }
 
