@@ -87,16 +87,6 @@ __global__ void __launch_bounds__(kLoadThreads, kLoadBlocksPerSm) loads_kernel(P
     write_digest(seen, in.digest, kLoadThreads / 32);
 }
 
-/// `bytes` (a multiple of 16) from global to shared memory; counted by `barrier`.
-__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes,
-                                          uint32_t barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            to),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
-}
-
 /// A lane's slots of a tile: tokens `lane` and `lane` + 32 of it; -1 beyond its last.
 struct LaneSlots {
     int32_t low, high;
@@ -121,7 +111,7 @@ __device__ __forceinline__ void copy_run(const ProbeInputs& in, uint64_t starts,
 #pragma unroll
     for (int32_t plane = 0; plane < R::kPlanes; ++plane) {
         const uint32_t to = stage + (plane * tile_rows + at) * R::kRowBytes;
-        copy_bulk(to, in.plane[plane] + int64_t{slot} * R::kRowBytes, bytes, barrier);
+        ptx::copy_bulk(to, in.plane[plane] + int64_t{slot} * R::kRowBytes, bytes, barrier);
     }
 }
 

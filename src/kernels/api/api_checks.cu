@@ -6,8 +6,6 @@ namespace kd::api {
 
 namespace {
 
-constexpr int32_t kMostRequests = 64;
-constexpr int32_t kMostNodes = 128;  // of a request
 constexpr int32_t kMostContext = 262144;
 constexpr int32_t kMlaRowBytes656 = 656;
 constexpr int64_t kQueryUnit = 8;   // values: 16-byte loads

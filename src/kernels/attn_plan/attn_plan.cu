@@ -8,8 +8,6 @@ namespace {
 
 constexpr int32_t kPlanThreads = 512;
 constexpr int32_t kPathThreads = 256;  // one node a warp
-constexpr int32_t kMostRequests = 64;
-constexpr int32_t kMostNodes = 128;  // of a request
 constexpr int32_t kMostDepth = 64;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 static_assert(kNeverNs < (int64_t{1} << 54), "a score and 9 bits of candidate fit 63 bits");

@@ -16,6 +16,9 @@
 
 namespace kd {
 
+inline constexpr int32_t kMostRequests = 64;
+inline constexpr int32_t kMostNodes = 128;  // of a request
+
 inline constexpr int32_t kTileRows = 64;
 inline constexpr int32_t kTileKeys = 64;
 /// Key tile of the bf16 MLA main loop on sm_90a, which gets units of whole multiples.

@@ -6,18 +6,12 @@
 
 #include "kernels/attn_verify_gqa/cuda/gqa_config.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/reference_maximum.h"
 
 namespace kd::gqa {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
-
-/// A row's reference maximum stays until the probabilities that a thread has of it in a tile add up
-/// to more than this, so that outputs are rescaled rarely and no tile's maximum is looked for. P is
-/// then at most 64 in bf16 or f16, sums are floats.
-inline constexpr float kMostSum = 64.0f;
-/// Reference maximum of a row that has seen nothing: with it, any score makes the sum infinite.
-inline constexpr float kNothingSeen = -1e30f;
 
 /// Scores of a thread's two rows to powers of two: score * factor[row], after prepare().
 struct ScoreScale {

@@ -4,14 +4,9 @@
 #pragma once
 
 #include "kernels/attn_verify_mla/mma_sync/group.cuh"
+#include "kernels/cuda/reference_maximum.h"
 
 namespace kd::mla_mma {
-
-/// A row's reference maximum stays until the probabilities that a lane has of it in a step add up
-/// to more than this: no step's maximum is looked for, and outputs are rescaled rarely.
-inline constexpr float kMostSum = 64.0f;
-/// Reference maximum of a row that has seen nothing: with it, any score makes the sum infinite.
-inline constexpr float kNothingSeen = -1e30f;
 
 /// A row's running softmax, in the four lanes of the warp that owns it.
 struct RowState {

@@ -3,6 +3,7 @@
 
 #include "kernels/attn_verify_mla/wgmma/fp8_query.cuh"
 #include "kernels/attn_verify_mla/wgmma/fp8_softmax.cuh"
+#include "kernels/cuda/reference_maximum.h"
 
 namespace kd::mla_wgmma {
 
@@ -441,7 +442,7 @@ struct Fp8Math {
                 visibility()[thread] = RowVisibility(p.batch, request, unit, packed / p.heads);
             }
             *unit_keys() = keys;  // all write the same
-            at(Plan::kReference)[thread] = kNoReference;
+            at(Plan::kReference)[thread] = kNothingSeen;
         }
         ptx::fence_async_proxy();
         meet();

@@ -19,9 +19,6 @@ using ColumnOutput = float[4][kRows / 2];
 template <int32_t kRows>
 using OfRows = float[kRows / 4];
 
-/// A row's reference before it has seen a key: far below any score, and finite.
-inline constexpr float kNoReference = -1e30f;
-
 /// Combines kValues values over the 8 lanes with equal q: afterwards a lane has, in v[0] and v[1],
 /// the results of rows 8 j + 2 q + {0, 1} of j = reduced_rows<kValues>(lane). The order in which
 /// values meet does not depend on kValues.
