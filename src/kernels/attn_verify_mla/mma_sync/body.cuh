@@ -237,6 +237,7 @@ __device__ __forceinline__ void attend(const AttnVerifyMlaParams& params,
     at.arrive(SharedPlan::kProbBarrier);
     values(probs);
     at.wait(SharedPlan::kScoreBarrier, parity);
+    at.wait(SharedPlan::kProbBarrier, parity);  // no phase ends unseen
     parity ^= 1;
     store_output<kFormat, kRowTiles>(out, destination, done_row, done.rows, at);
 }
