@@ -88,9 +88,19 @@ constexpr bool is_mla_wgmma_bf16(const kdt_attn_shape& shape, AttnEngine engine)
            engine == AttnEngine::wgmma_sm90;
 }
 
+/// Whether the main loop takes two units at a time, one a consumer warpgroup. Fast mode: two row
+/// tiles of the same keys, where units outnumber blocks and every request has an even number of row
+/// tiles. Deterministic mode: always, and the plan says which; so that a row's arithmetic is the
+/// same beside any other unit and alone.
+constexpr bool attn_takes_pairs(const kdt_attn_shape& shape, AttnEngine engine) {
+    return shape.kind == KDT_ATTN_GQA && engine == AttnEngine::wgmma_sm90 &&
+           (shape.head_dim == 96 || shape.head_dim == 128);
+}
+
 /// Whether the main loop keeps Q from one unit to the next of the same rows.
 constexpr bool attn_keeps_query(const kdt_attn_shape& shape, AttnEngine engine) {
-    return shape.kind == KDT_ATTN_MLA && engine == AttnEngine::wgmma_sm90;
+    return (shape.kind == KDT_ATTN_MLA && engine == AttnEngine::wgmma_sm90) ||
+           attn_takes_pairs(shape, engine);
 }
 
 /// Keys of a key tile: units are whole tiles.
@@ -111,11 +121,22 @@ constexpr int32_t attn_short_keys(const kdt_attn_shape& shape) {
     return shape.kind == KDT_ATTN_MLA ? 10 * kMlaWgmmaTileKeys : 0;
 }
 
-/// Whether the main loop takes two row tiles of the same keys at a time: one a consumer warpgroup,
-/// where units outnumber blocks and every request has an even number of row tiles.
-constexpr bool attn_takes_pairs(const kdt_attn_shape& shape, AttnEngine engine) {
-    return shape.kind == KDT_ATTN_GQA && engine == AttnEngine::wgmma_sm90 &&
-           shape.mode == KDT_ATTN_FAST && (shape.head_dim == 96 || shape.head_dim == 128);
+/// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with
+/// any engine. Paths neither share a product of kBoundaryKeys keys nor, in part, a key tile: what
+/// is summed together of a row is the same wherever its path stands.
+constexpr int32_t attn_path_keys(const kdt_attn_shape& shape) {
+    const int32_t tile_keys = least_tile_keys(shape);
+    const int32_t most = (shape.max_depth + 2 * kBoundaryKeys - 1) / kBoundaryKeys * kBoundaryKeys;
+    if (most > tile_keys) return (most + tile_keys - 1) / tile_keys * tile_keys;
+    return tile_keys / (tile_keys / most);
+}
+
+/// Deterministic mode: nodes that a path unit has at most, as a power of two.
+constexpr int32_t most_path_nodes_log2(const kdt_attn_shape& shape) {
+    int32_t log2 = 0;
+    if (shape.kind == KDT_ATTN_MLA) return log2;
+    while ((shape.heads / shape.kv_heads << (log2 + 1)) <= kTileRows) ++log2;
+    return log2;
 }
 
 constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {

@@ -11,6 +11,10 @@
 // decide is which block computes what: consecutive segments of a row tile make a run, of about as
 // many keys as a part in fast mode would have, and so do a few paths, of about as much time. A
 // block takes runs as it takes units in fast mode, a run's units one after the other.
+//
+// Where the main loop takes pairs, the list is one of pairs: two row tiles of the same segment, or,
+// in requests with an odd number of row tiles, two segments of one row tile; two paths. An entry of
+// the list is a pair there, elsewhere a unit.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +27,15 @@ namespace kd {
 /// Parts that the planner considers for a request: more than any device has multiprocessors.
 inline constexpr int32_t kMostSplits = kMostPartials;
 
-/// Deterministic mode: segments of all row tiles of one node, at most. They fill the
-/// multiprocessors of an H200 and leave a few for paths; half as many do so with two nodes' row
-/// tiles.
-inline constexpr int32_t kMostSegments = 128;
-static_assert(kMostSegments <= kMostPartials);
-/// The same of one row; `node_tiles`: row tiles of a node, over all K/V heads.
-constexpr int32_t row_segments(int32_t node_tiles) {
-    return node_tiles < kMostSegments ? kMostSegments / node_tiles : 1;
+/// Deterministic mode: entries of all row tiles of one node, at most. They fill the multiprocessors
+/// of an H200 and leave a few for paths; half as many do so with two nodes' row tiles.
+inline constexpr int32_t kMostEntries = 128;
+static_assert(2 * kMostEntries <= kMostPartials);
+/// Segments of one row, at most; `node_tiles`: row tiles of a node, over all K/V heads; `width`: of
+/// an entry.
+constexpr int32_t row_segments(int32_t node_tiles, int32_t width) {
+    const int32_t segments = kMostEntries * width;
+    return node_tiles < segments ? segments / node_tiles : 1;
 }
 
 /// What the planner knows of the model and the device.
@@ -44,7 +49,9 @@ struct PlanShape {
     int32_t multiprocessors;
     int32_t tile_keys;   // of a key tile
     int32_t short_keys;  // deterministic mode: half as many segments while they are no longer
-    bool pairs;  // the main loop takes two row tiles of the same keys at a time where it can
+    bool pairs;          // attn_takes_pairs
+    int32_t path_keys;
+    int32_t most_path_nodes_log2;
     int32_t partial_capacity;
     AttnCosts costs;
 };
@@ -72,33 +79,47 @@ struct PlanRequest {
 
 /// How many of each a request has; also where its own begin in the step's lists.
 struct PlanCounts {
-    int32_t runs;  // of the prefix in deterministic mode; in fast mode the units
+    int32_t runs;     // of the prefix in deterministic mode; in fast mode the units
+    int32_t entries;  // deterministic mode: of the prefix
     int32_t partials;
     int32_t merge_items;
     int32_t path_units;  // and partials, which come after all others
 };
 
 constexpr PlanCounts counts_sum(const PlanCounts& a, const PlanCounts& b) {
-    return {a.runs + b.runs, a.partials + b.partials, a.merge_items + b.merge_items,
-            a.path_units + b.path_units};
-}
-
-/// All units of a step that has `total` of everything: in deterministic mode one a partial.
-constexpr int32_t plan_units(const PlanShape& shape, const PlanCounts& total) {
-    return shape.deterministic ? total.partials + total.path_units : total.runs;
+    return {a.runs + b.runs, a.entries + b.entries, a.partials + b.partials,
+            a.merge_items + b.merge_items, a.path_units + b.path_units};
 }
 
 constexpr int32_t ceil_div(int32_t a, int32_t b) {
     return (a + b - 1) / b;
 }
 
-constexpr int32_t path_units_of_node(const PlanShape& shape) {
+/// Deterministic mode: units of an entry.
+constexpr int32_t entry_width(const PlanShape& shape) {
+    return shape.pairs ? 2 : 1;
+}
+
+/// Units in the list of a step that has `total` of everything.
+constexpr int32_t plan_units(const PlanShape& shape, const PlanCounts& total) {
+    if (!shape.deterministic) return total.runs;
+    const int32_t width = entry_width(shape);
+    return width * (total.entries + ceil_div(total.path_units, width));
+}
+
+/// Row tiles of a node, over all K/V heads, and path units of those that share one.
+constexpr int32_t node_tiles(const PlanShape& shape) {
     return shape.kv_heads * ceil_div(shape.group, kTileRows);
+}
+
+/// Deterministic mode: path units of a request with so many nodes.
+constexpr int32_t path_units(const PlanShape& shape, int32_t nodes, int32_t path_nodes_log2) {
+    return ((nodes + (1 << path_nodes_log2) - 1) >> path_nodes_log2) * node_tiles(shape);
 }
 
 /// Deterministic mode: most segments of a row.
 constexpr int32_t most_segments(const PlanShape& shape) {
-    return row_segments(path_units_of_node(shape));
+    return row_segments(node_tiles(shape), entry_width(shape));
 }
 
 /// Deterministic mode: keys of a segment for rows of this boundary, whole tiles. A function of the
@@ -180,20 +201,35 @@ constexpr int32_t plan_splits(const PlanShape& shape, const PlanRequest& request
     return ceil_div(request.tiles, choice);
 }
 
-/// Segments that a run has at most.
-constexpr int32_t run_segments(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
-    const int32_t segments = plan_splits(shape, request, choice);
-    if (segments == 0) return 0;
-    if (shape.splits > 0) return ceil_div(segments, choice);
-    const int32_t wanted = choice * shape.tile_keys / request.prefix[0].segment_keys;
-    return wanted < 1 ? 1 : wanted < segments ? wanted : segments;
+/// Deterministic mode: row tiles of the same keys, and segments of the same row tile, that stand
+/// side by side in an entry.
+constexpr int32_t entry_tiles(const PlanShape& shape, const PlanRequest& request) {
+    return shape.pairs && request.row_tiles % 2 == 0 ? 2 : 1;
+}
+constexpr int32_t entry_segments(const PlanShape& shape, const PlanRequest& request) {
+    return entry_width(shape) / entry_tiles(shape, request);
 }
 
-/// Parts that blocks take of a row tile: in deterministic mode runs of segments.
+/// Deterministic mode: entries that a row tile, or two together, make.
+constexpr int32_t plan_entries(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
+    return ceil_div(plan_splits(shape, request, choice), entry_segments(shape, request));
+}
+
+/// Entries that a run has at most.
+constexpr int32_t run_entries(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
+    const int32_t entries = plan_entries(shape, request, choice);
+    if (entries == 0) return 0;
+    if (shape.splits > 0) return ceil_div(entries, choice);
+    const int32_t keys = request.prefix[0].segment_keys * entry_segments(shape, request);
+    const int32_t wanted = choice * shape.tile_keys / keys;
+    return wanted < 1 ? 1 : wanted < entries ? wanted : entries;
+}
+
+/// Parts that blocks take of a row tile: in deterministic mode runs of entries.
 constexpr int32_t plan_parts(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
-    const int32_t splits = plan_splits(shape, request, choice);
-    if (!shape.deterministic || splits == 0) return splits;
-    return ceil_div(splits, run_segments(shape, request, choice));
+    if (!shape.deterministic) return plan_splits(shape, request, choice);
+    const int32_t entries = plan_entries(shape, request, choice);
+    return entries == 0 ? 0 : ceil_div(entries, run_entries(shape, request, choice));
 }
 
 /// Begin of part `part` of `parts` that `count` things are cut into, alike but for one.
@@ -230,19 +266,26 @@ constexpr MergeShape plan_merge(const PlanShape& shape, const PlanRequest& reque
     return {teams_log2, tile_items, full_tiles * tile_items + ceil_div(rest, rows)};
 }
 
-/// All of plan_counts() but the merge items.
+/// All of plan_counts() but the merge items and the path units.
 constexpr PlanCounts unit_counts(const PlanShape& shape, const PlanRequest& request,
                                  int32_t choice) {
     const int32_t row_tiles = shape.kv_heads * request.row_tiles;
-    const int32_t runs = row_tiles * plan_parts(shape, request, choice);
-    if (!shape.deterministic) return {runs, runs > row_tiles ? runs : 0, 0, 0};
-    return {runs, row_tiles * plan_splits(shape, request, choice), 0,
-            request.nodes * path_units_of_node(shape)};
+    const int32_t parts = plan_parts(shape, request, choice);
+    if (!shape.deterministic) {
+        const int32_t runs = row_tiles * parts;
+        return {runs, 0, runs > row_tiles ? runs : 0, 0, 0};
+    }
+    const int32_t columns = row_tiles / entry_tiles(shape, request);
+    return {columns * parts, columns * plan_entries(shape, request, choice),
+            row_tiles * plan_splits(shape, request, choice), 0, 0};
 }
 
-constexpr PlanCounts plan_counts(const PlanShape& shape, const PlanRequest& request,
-                                 int32_t choice) {
+constexpr PlanCounts plan_counts(const PlanShape& shape, const PlanRequest& request, int32_t choice,
+                                 int32_t path_nodes_log2) {
     PlanCounts counts = unit_counts(shape, request, choice);
+    if (shape.deterministic) {
+        counts.path_units = path_units(shape, request.nodes, path_nodes_log2);
+    }
     if (shape.deterministic || counts.partials > 0) {
         counts.merge_items = shape.kv_heads * plan_merge(shape, request, choice).head_items;
     }

@@ -11,34 +11,48 @@
 
 namespace kd::gqa {
 
-/// The units of this block: first, then next() of each. Pairs: also the one after each, another row
-/// tile of the same keys.
+/// The units of this block: first, then next() of each. Pairs: also the one after each.
 struct UnitWalk {
     int32_t units;
     int32_t first;
-    int32_t step;
+    bool planned;  // deterministic mode: units say which is next
     bool pairs;
 
-    /// Pairs where units outnumber blocks and every request has an even number of row tiles; the
-    /// plan has those of the same keys side by side. Not in deterministic mode: a row is summed in
-    /// another order where its unit is one of a pair.
-    /// `unit`: of this block's number, which tells the mode.
+    /// Pairs in deterministic mode.
     template <class Config>
-    __device__ static UnitWalk of(const AttnVerifyGqaCudaParams& params, const WorkUnit& unit) {
+    __device__ static bool planned_pairs(const AttnVerifyGqaCudaParams& params) {
+        return Config::kPairs && params.workspace.path_keys > 0;
+    }
+    /// Where this block's first unit is if it has one, but for pairs in fast mode: what is there
+    /// may be asked for before more is known.
+    template <class Config>
+    __device__ static int32_t likely_first(const AttnVerifyGqaCudaParams& params) {
+        const auto block = static_cast<int32_t>(blockIdx.x);
+        return planned_pairs<Config>(params) ? 2 * block : block;
+    }
+
+    /// Pairs in deterministic mode, whose plan consists of them; in fast mode where units outnumber
+    /// blocks and every request has an even number of row tiles: the plan has those of the same
+    /// keys side by side.
+    template <class Config>
+    __device__ static UnitWalk of(const AttnVerifyGqaCudaParams& params) {
         const auto blocks = static_cast<int32_t>(gridDim.x);
-        UnitWalk walk{params.workspace.header->units, first_unit(params.workspace), blocks, false};
+        const bool planned = params.workspace.path_keys > 0;
+        UnitWalk walk{params.workspace.header->units, first_unit(params.workspace), planned, false};
         if constexpr (Config::kPairs) {
-            if (walk.units <= blocks || walk.first == kLastUnit || !unit.is_fast()) return walk;
-            const int32_t group = params.heads / params.kv_heads;
-            bool odd = false;
-            for (int32_t r = static_cast<int32_t>(threadIdx.x) % 32; r < params.batch.requests;
-                 r += 32) {
-                const int32_t nodes = params.batch.node_start[r + 1] - params.batch.node_start[r];
-                odd |= (nodes * group + kTileRows - 1) / kTileRows % 2 != 0;
+            if (walk.first == kLastUnit || (!planned && walk.units <= blocks)) return walk;
+            if (!planned) {
+                const int32_t group = params.heads / params.kv_heads;
+                bool odd = false;
+                for (int32_t r = static_cast<int32_t>(threadIdx.x) % 32; r < params.batch.requests;
+                     r += 32) {
+                    const int32_t nodes =
+                        params.batch.node_start[r + 1] - params.batch.node_start[r];
+                    odd |= (nodes * group + kTileRows - 1) / kTileRows % 2 != 0;
+                }
+                if (__any_sync(~0u, odd)) return walk;
             }
-            if (__any_sync(~0u, odd)) return walk;
             walk.first *= 2;
-            walk.step *= 2;
             walk.pairs = true;
         }
         return walk;
@@ -46,9 +60,15 @@ struct UnitWalk {
 
     /// What this block takes after `unit`, its number `index`.
     __device__ int32_t next(const WorkUnit& unit, int32_t index) const {
-        return pairs ? index + step : next_unit(unit, index);
+        if (planned) return unit.next;
+        return index + static_cast<int32_t>(gridDim.x) * (pairs ? 2 : 1);
     }
 };
+
+/// Whether the consumers of a pair take the same tiles.
+__device__ __forceinline__ bool same_keys(const WorkUnit& a, const WorkUnit& b) {
+    return a.path_node < 0 && a.key_begin == b.key_begin;
+}
 
 template <class Config>
 __device__ __forceinline__ int32_t unit_tiles(const WorkUnit& unit) {
@@ -82,9 +102,9 @@ inline constexpr int32_t kLookUpTiles = 32 / kWarpRows<Config>;
 struct LookUp {
     int32_t page;
     int32_t shift;
-    int32_t within;  // -1: no such key, or no row sees it: zeros
-    int64_t head;    // bytes from a slot to its K/V head
-    int32_t tiles;   // 0: the block's units have no more
+    int32_t within;   // -1: no such key, or no row sees it: zeros
+    int32_t kv_head;  // of this lane's tile
+    int32_t tiles;    // 0: the block's units have no more
 
     __device__ int32_t slot() const { return within < 0 ? -1 : (page << shift) + within; }
 };
@@ -93,86 +113,121 @@ struct LookUp {
 template <class Config>
 struct TileWalk {
     const AttnVerifyGqaCudaParams& params;
-    WorkUnit unit;
-    const UnitWalk walk;
+    UnitWalk walk;
     int32_t index;
-    int32_t key;  // first that was not looked up
-    int64_t head;
+    WorkUnit unit;
+    WorkUnit beside;  // of a pair of different keys, else without keys
+    int32_t key;      // first that was not looked up
+    int32_t beside_key;
     bool waited = false;
 
-    __device__ explicit TileWalk(const AttnVerifyGqaCudaParams& p)
-        : params(p),
-          unit(p.workspace.units[blockIdx.x]),
-          walk(UnitWalk::of<Config>(p, unit)),
-          index(walk.first) {
-        if (walk.pairs && index < walk.units) unit = p.workspace.units[index];
-        key = unit.key_begin;
-        head = unit.kv_head * p.kv_head_bytes;
+    __device__ explicit TileWalk(const AttnVerifyGqaCudaParams& p) : params(p) {
+        load(UnitWalk::likely_first<Config>(p));
+        walk = UnitWalk::of<Config>(p);
+        index = walk.first;
+        if (walk.pairs && !walk.planned) load(index);
     }
 
-    __device__ __forceinline__ LookUp next(int32_t thread) {
-        constexpr int32_t kKeys = kLookUpTiles<Config> * Config::kKeys;
-        LookUp row{0, 0, -1, 0, 0};
-        if (index >= walk.units) return row;  // also where `unit` is none of the plan's
-        // The unit before the page: waiting for it would be waiting for the page as well.
-        if (key >= unit.key_end) {
-            index = walk.next(unit, index);
-            if (index < walk.units) {
-                unit = params.workspace.units[index];
-                key = unit.key_begin;
-                head = unit.kv_head * params.kv_head_bytes;
-            }
+    __device__ __forceinline__ void load(int32_t from) {
+        unit = params.workspace.units[from];
+        key = unit.key_begin;
+        if constexpr (Config::kPairs) {
+            beside_key = beside.key_end = 0;
+            if (!UnitWalk::planned_pairs<Config>(params)) return;
+            beside = params.workspace.units[from + 1];
+            beside_key = same_keys(unit, beside) ? beside.key_end : beside.key_begin;
         }
-        if (index >= walk.units) return row;
+    }
+
+    /// Asks where key `at` of unit `of` is.
+    __device__ __forceinline__ void look_up(const WorkUnit& of, int32_t at, LookUp& row) {
         const AttnBatchView& batch = params.batch;
-        // Rows of the context were written rounds ago; those of the tail by the kernel before this.
-        if (!waited && (unit.path_node >= 0 || key + kKeys > unit.context)) {
-            ptx::grid_dependency_wait();
-            waited = true;
-        }
-        row.head = head;
-        row.tiles =
-            min(kLookUpTiles<Config>, (unit.key_end - key + Config::kKeys - 1) / Config::kKeys);
-        const int32_t lane = thread % 32;
-        const int32_t at = key + lane / kWarpRows<Config> * Config::kKeys +
-                           thread / 32 * kWarpRows<Config> + lane % kWarpRows<Config>;
-        const int32_t first_seen =
-            batch.sliding_window > 0 ? unit.context - batch.sliding_window + 1 : 0;
-        if (at < unit.key_end && at >= first_seen) {
-            const int32_t* from;
+        row.kv_head = of.kv_head;
+        if (at >= of.key_end) return;
+        const int32_t* from;
+        if (of.path_node >= 0) {
+            const AttnWorkspace& workspace = params.workspace;
+            from = workspace.path_slots +
+                   int64_t{of.first_node + of.path_node} * workspace.path_keys + at;
             row.within = 0;
-            if (unit.path_node >= 0) {
-                const AttnWorkspace& workspace = params.workspace;
-                from = workspace.path_slots +
-                       int64_t{unit.first_node + unit.path_node} * workspace.path_capacity +
-                       (at - unit.key_begin);
-            } else if (at >= unit.context) {
-                from = batch.tail_slots + unit.first_node + (at - unit.context);
+        } else {
+            if (batch.sliding_window > 0 && at < of.context - batch.sliding_window + 1) return;
+            row.within = 0;
+            if (at >= of.context) {
+                from = batch.tail_slots + of.first_node + (at - of.context);
             } else {
                 row.shift = batch.page_shift;
                 row.within = at & ((1 << row.shift) - 1);
-                from = batch.pages + unit.pages_begin + (at >> row.shift);
+                from = batch.pages + of.pages_begin + (at >> row.shift);
             }
-            row.page = *from;
         }
-        key += kKeys;
+        row.page = *from;
+    }
+
+    /// Two tiles in the ring's order: one of each where a pair has both left, else the next two of
+    /// one unit.
+    __device__ __forceinline__ LookUp next(int32_t thread) {
+        constexpr int32_t kTiles = kLookUpTiles<Config>;
+        LookUp row{0, 0, -1, 0, 0};
+        if (index >= walk.units) return row;
+        // The unit before the page: waiting for it would be waiting for the page as well.
+        if (key >= unit.key_end && (!Config::kPairs || beside_key >= beside.key_end)) {
+            index = walk.next(unit, index);
+            if (index >= walk.units) return row;
+            load(index);
+        }
+        // Rows of the context were written rounds ago; those of the tail by the kernel before this.
+        if (!waited && (unit.path_node >= 0 || (unit.key_end > unit.context &&
+                                                key + kTiles * Config::kKeys > unit.context))) {
+            ptx::grid_dependency_wait();
+            waited = true;
+        }
+        const int32_t lane = thread % 32;
+        const int32_t tile = lane / kWarpRows<Config>;
+        const int32_t in_tile = thread / 32 * kWarpRows<Config> + lane % kWarpRows<Config>;
+        if constexpr (Config::kPairs) {
+            static_assert(kTiles == 2);
+            const bool own = key < unit.key_end;
+            const bool other = beside_key < beside.key_end;
+            if (own && other) {
+                row.tiles = 2;
+                if (tile == 0)
+                    look_up(unit, key + in_tile, row);
+                else
+                    look_up(beside, beside_key + in_tile, row);
+                key += Config::kKeys;
+                beside_key += Config::kKeys;
+                return row;
+            }
+            if (other) {
+                row.tiles =
+                    min(2, (beside.key_end - beside_key + Config::kKeys - 1) / Config::kKeys);
+                look_up(beside, beside_key + tile * Config::kKeys + in_tile, row);
+                beside_key += 2 * Config::kKeys;
+                return row;
+            }
+        }
+        row.tiles = min(kTiles, (unit.key_end - key + Config::kKeys - 1) / Config::kKeys);
+        look_up(unit, key + tile * Config::kKeys + in_tile, row);
+        key += kTiles * Config::kKeys;
         return row;
     }
 };
 
 /// The rows of one tile, K and V, into a stage; lane first_lane + l has the slot of the warp's row
-/// l.
+/// l, and its K/V head.
 template <class Config>
 __device__ __forceinline__ void copy_tile(const AttnVerifyGqaCudaParams& params, uint32_t stage,
-                                          int32_t lane_slot, int32_t first_lane, int64_t head,
-                                          int32_t thread) {
+                                          int32_t lane_slot, int32_t lane_kv_head,
+                                          int32_t first_lane, int32_t thread) {
     constexpr int32_t kChunkLanes =
         static_cast<int32_t>(std::bit_ceil(uint32_t{Config::kRowChunks}));
     constexpr int32_t kStepRows = 32 / kChunkLanes;
     static_assert(kWarpRows<Config> % kStepRows == 0);
     const int32_t chunk = thread % kChunkLanes;
     const int32_t step_row = thread % 32 / kChunkLanes;
-    const int64_t column = head + chunk * 16;
+    const int32_t kv_head = __shfl_sync(~0u, lane_kv_head, first_lane);
+    const int64_t column = kv_head * params.kv_head_bytes + chunk * 16;
     const auto* const k = static_cast<const std::byte*>(params.k) + column;
     const auto* const v = static_cast<const std::byte*>(params.v) + column;
 #pragma unroll
@@ -207,7 +262,7 @@ __device__ __forceinline__ void produce(const AttnVerifyGqaCudaParams& params, i
         for (int32_t i = 0; i < now.tiles; ++i) {
             ptx::mbarrier_wait(ptx::smem_address(&barriers.empty[place.stage]), place.parity ^ 1);
             copy_tile<Config>(params, ring + place.stage * Config::kStageBytes, lane_slot,
-                              i * kWarpRows<Config>, now.head, thread);
+                              now.kv_head, i * kWarpRows<Config>, thread);
             ptx::mbarrier_arrive_on_copies(ptx::smem_address(&barriers.full[place.stage]));
             place.advance(1, stages);
         }
