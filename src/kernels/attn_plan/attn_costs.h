@@ -56,12 +56,17 @@ inline constexpr int32_t kFillTiles = 3;
 /// (MLA), 8 nodes (GQA), H200.
 inline constexpr double kSegmentUs = 1.0;
 inline constexpr double kPathUs = 5.0;
+/// The same of a pair of path units, and a key tile of both: 4k keys, 32 / 8 heads of 128, 16 nodes
+/// in units of 2 to 16. In each tile some row sees its first key, which makes it slow.
+inline constexpr double kPathPairUs = 3.5;
+inline constexpr double kPathPairTileUs = 1.9;
 
 /// Costs of one step's units. Integers, so that host and device decide alike.
 struct AttnCosts {
     int32_t unit_ns;
     int32_t segment_ns;       // of one more unit of the same rows
-    int32_t path_ns;          // of a path unit, without its tiles
+    int32_t path_ns;          // of a path unit, or a pair of them, without its tiles
+    int32_t path_tile_ns;     // a key tile of one or both
     int32_t tile_compute_ns;  // kTileRows rows by a key tile
     int32_t tile_memory_ns;   // a key tile of a K/V head from memory, all multiprocessors reading
     int32_t tile_lone_ns;     // the same while few read
@@ -113,12 +118,19 @@ constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
     return attn_tile_keys(shape, AttnEngine::wgmma_sm90);
 }
 
-/// Deterministic mode: up to this length segments are half as many as fill the device. Of MLA,
-/// where arithmetic is what a tile costs: a single node loses 15 % at most, 16 and more gain,
-/// because results are fewer (H200: with 32 nodes 24 to 16 us at 4k, 35 to 29 at 16k). GQA waits
-/// for memory.
-constexpr int32_t attn_short_keys(const kdt_attn_shape& shape) {
-    return shape.kind == KDT_ATTN_MLA ? 10 * kMlaWgmmaTileKeys : 0;
+/// Deterministic mode: up to this length segments are fewer than fill the device. Of MLA, where
+/// arithmetic is what a tile costs, half as many: a single node loses 15 % at most, 16 and more
+/// gain, because results are fewer (H200: with 32 nodes 24 to 16 us at 4k, 35 to 29 at 16k). GQA
+/// waits for memory: where pairs are taken three quarters as many, which leaves blocks for paths
+/// (H200, 4k, 1 / 8 / 16 / 32 nodes: 10.3 / 10.9 / 11.7 / 17.2 us instead of 10.9 / 16.1 / 15.4 /
+/// 20.0), elsewhere none.
+struct ShortSegments {
+    int32_t most_keys;
+    int32_t quarters;  // of as many as there are of longer ones
+};
+constexpr ShortSegments attn_short_segments(const kdt_attn_shape& shape, AttnEngine engine) {
+    if (shape.kind == KDT_ATTN_MLA) return {10 * kMlaWgmmaTileKeys, 2};
+    return {attn_takes_pairs(shape, engine) ? 3 * kTileKeys : 0, 3};
 }
 
 /// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with
@@ -144,13 +156,16 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
     const int32_t value_dim = attn_value_dim(shape);
     const int32_t tile_keys = attn_tile_keys(shape, engine);
     const double tile_flops = 2.0 * kTileRows * tile_keys * (shape.head_dim + value_dim);
+    const double tile_us = tile_flops / rates.flops_per_us;
+    const bool pairs = attn_takes_pairs(shape, engine);
     const double tile_bytes = 1.0 * tile_keys * attn_token_bytes(shape);
     return {
         .unit_ns = static_cast<int32_t>(1e3 * rates.unit_us),
         .segment_ns = static_cast<int32_t>(
             1e3 * (attn_keeps_query(shape, engine) ? kSegmentUs : rates.unit_us)),
-        .path_ns = static_cast<int32_t>(1e3 * kPathUs),
-        .tile_compute_ns = static_cast<int32_t>(1e3 * tile_flops / rates.flops_per_us),
+        .path_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairUs : kPathUs)),
+        .path_tile_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairTileUs : tile_us)),
+        .tile_compute_ns = static_cast<int32_t>(1e3 * tile_us),
         .tile_memory_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.bytes_per_us),
         .tile_lone_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.lone_bytes_per_us),
         .combine_ns = static_cast<int32_t>(1e3 * rates.combine_us),

@@ -102,11 +102,14 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
 
     if (thread < batch.requests) {
         atomicAdd(&s_prefix_runs, unit_counts(shape, s_request[thread], choice).runs);
-        atomicMax(&s_prefix_ns, run_compute_ns(shape, s_request[thread], choice));
     }
     __syncthreads();
     PathChoice paths{};
     if (shape.deterministic) {
+        if (thread < batch.requests && s_request[thread].nodes > 0) {
+            atomicMax(&s_prefix_ns, run_ns(shape, s_request[thread], s_prefix_runs, choice));
+        }
+        __syncthreads();
         paths = plan_paths(shape, s_request, batch.requests, s_prefix_runs, s_prefix_ns);
     }
     if (thread < batch.requests) {

@@ -56,10 +56,13 @@ AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch)
     int32_t prefix_ns = 0;
     for (const PlanRequest& request : requests) {
         prefix_runs += unit_counts(shape, request, plan.choice).runs;
-        prefix_ns = std::max(prefix_ns, run_compute_ns(shape, request, plan.choice));
     }
     PathChoice paths{};
     if (shape.deterministic) {
+        for (const PlanRequest& request : requests) {
+            if (request.nodes == 0) continue;
+            prefix_ns = std::max(prefix_ns, run_ns(shape, request, prefix_runs, plan.choice));
+        }
         paths = plan_paths(shape, requests.data(), static_cast<int32_t>(requests.size()),
                            prefix_runs, prefix_ns);
     }

@@ -47,9 +47,9 @@ struct PlanShape {
     int32_t max_depth;
     int32_t splits;  // > 0: forced
     int32_t multiprocessors;
-    int32_t tile_keys;   // of a key tile
-    int32_t short_keys;  // deterministic mode: half as many segments while they are no longer
-    bool pairs;          // attn_takes_pairs
+    int32_t tile_keys;             // of a key tile
+    ShortSegments short_segments;  // deterministic mode
+    bool pairs;                    // attn_takes_pairs
     int32_t path_keys;
     int32_t most_path_nodes_log2;
     int32_t partial_capacity;
@@ -127,8 +127,9 @@ constexpr int32_t most_segments(const PlanShape& shape) {
 constexpr int32_t segment_of(const PlanShape& shape, int32_t boundary) {
     const int32_t tiles = boundary > 0 ? ceil_div(boundary, shape.tile_keys) : 1;
     const int32_t most = most_segments(shape);
-    const int32_t few_keys = ceil_div(tiles, most > 1 ? most / 2 : 1) * shape.tile_keys;
-    if (few_keys <= shape.short_keys) return few_keys;
+    const int32_t few = most * shape.short_segments.quarters / 4;
+    const int32_t few_keys = ceil_div(tiles, few > 1 ? few : 1) * shape.tile_keys;
+    if (few_keys <= shape.short_segments.most_keys) return few_keys;
     const int32_t segment = ceil_div(tiles, most);
     int32_t step = 1;
     while (segment >= 16 * step) step *= 2;

@@ -57,25 +57,19 @@ struct WaveClock {
     constexpr int64_t ns() const { return before_ns + wave_ns; }
 };
 
-/// Deterministic mode: time of a run of the prefix.
-constexpr int32_t run_ns(const PlanShape& shape, const PlanRequest& request, const TileTime& time,
+/// Deterministic mode: time of a run of the prefix, of `runs`.
+constexpr int32_t run_ns(const PlanShape& shape, const PlanRequest& request, int32_t runs,
                          int32_t choice) {
+    const TileTime time = tile_time(shape, request, runs, entry_tiles(shape, request));
     const int32_t entries = run_entries(shape, request, choice);
     const int32_t tiles =
         request.prefix[0].segment_keys / shape.tile_keys * entries * entry_segments(shape, request);
     return unit_ns(shape, time, tiles) + (entries - 1) * shape.costs.segment_ns;
 }
-/// As long as its arithmetic takes, whatever else runs; fast mode: 0.
-constexpr int32_t run_compute_ns(const PlanShape& shape, const PlanRequest& request,
-                                 int32_t choice) {
-    if (!shape.deterministic) return 0;
-    const int32_t tile_ns = entry_tiles(shape, request) * shape.costs.tile_compute_ns;
-    return run_ns(shape, request, {tile_ns, tile_ns}, choice);
-}
 /// Of an entry of path units, each of which waits for its own keys.
 constexpr int32_t path_ns(const PlanShape& shape, int32_t nodes) {
     const int32_t tiles = ceil_div(nodes * shape.path_keys, shape.tile_keys);
-    return shape.costs.path_ns + tiles * entry_width(shape) * shape.costs.tile_compute_ns;
+    return shape.costs.path_ns + tiles * shape.costs.path_tile_ns;
 }
 
 /// Deterministic mode: how the step's paths are taken.
@@ -152,19 +146,16 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
     for (int32_t r = 0; r < count; ++r) {
         const PlanRequest& request = requests[r];
         if (request.tiles == 0) continue;
-        const int32_t parts = plan_parts(shape, request, choice);
         if (shape.deterministic) {
-            const int32_t tiles = entry_tiles(shape, request);
-            const TileTime time = tile_time(shape, request, total.runs, tiles);
-            clock.add(shape.kv_heads * request.row_tiles / tiles * parts,
-                      run_ns(shape, request, time, choice));
+            const int32_t ns = run_ns(shape, request, total.runs, choice);
+            clock.add(unit_counts(shape, request, choice).runs, ns);
+            if (ns > prefix_ns) prefix_ns = ns;
         } else {
+            const int32_t parts = plan_parts(shape, request, choice);
             const TileTime time = tile_time(shape, request, total.runs / together, together);
             clock.add(shape.kv_heads * request.row_tiles * parts / together,
                       unit_ns(shape, time, ceil_div(request.tiles, parts)));
         }
-        const int32_t compute_ns = run_compute_ns(shape, request, choice);
-        if (compute_ns > prefix_ns) prefix_ns = compute_ns;
     }
     int64_t ns = clock.ns();
     if (shape.deterministic) {

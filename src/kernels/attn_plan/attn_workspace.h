@@ -97,7 +97,7 @@ constexpr PlanShape plan_shape(const kdt_attn_shape& shape, const AttnWorkspace&
             .splits = shape.splits,
             .multiprocessors = multiprocessors,
             .tile_keys = attn_tile_keys(shape, engine),
-            .short_keys = attn_short_keys(shape),
+            .short_segments = attn_short_segments(shape, engine),
             .pairs = attn_takes_pairs(shape, engine),
             .path_keys = attn_path_keys(shape),
             .most_path_nodes_log2 = most_path_nodes_log2(shape),

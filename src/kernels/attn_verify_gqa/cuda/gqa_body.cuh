@@ -161,18 +161,21 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
 
         if constexpr (Config::kPairs) {
             if (!same_rows) {
+                // Both are asked for before either is there.
+                const RowRange range = row_range(params, unit, request, thread % kTileRows);
                 if constexpr (Config::kRawKeys)
                     load_query_raw<Config>(params, unit, first_row, lane, q, row_scale);
                 else
                     load_query_registers<Config>(params, unit, first_row, lane, q);
                 ptx::named_barrier_sync(group_barrier, kGroupThreads);  // rows are no longer read
-                load_row_ranges(params, unit, request, thread, rows);
+                if (thread < kTileRows) rows[thread] = range;
                 ptx::named_barrier_sync(group_barrier, kGroupThreads);
             }
         } else {
             ptx::named_barrier_sync(kConsumerBarrier, kConsumers);  // the last merge is over
             load_query<Config>(params, unit, request.first_node, s_query);
-            load_row_ranges(params, unit, request, static_cast<int32_t>(threadIdx.x), rows);
+            if (threadIdx.x < kTileRows)
+                rows[threadIdx.x] = row_range(params, unit, request, thread);
             if constexpr (Config::kWgmma) ptx::fence_async_proxy();
             ptx::named_barrier_sync(kConsumerBarrier, kConsumers);
             if constexpr (Config::kQueryInRegisters) {

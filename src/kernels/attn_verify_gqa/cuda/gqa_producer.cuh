@@ -67,7 +67,7 @@ struct UnitWalk {
 
 /// Whether the consumers of a pair take the same tiles.
 __device__ __forceinline__ bool same_keys(const WorkUnit& a, const WorkUnit& b) {
-    return a.path_node < 0 && a.key_begin == b.key_begin;
+    return a.path_node < 0 && a.key_begin == b.key_begin && a.key_end == b.key_end;
 }
 
 template <class Config>
