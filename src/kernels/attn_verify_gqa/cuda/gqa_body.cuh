@@ -210,7 +210,7 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
         float probabilities[Config::kKeys / 2];
         uint32_t p[kSteps][4];
         float rescale[2];
-        const auto soften = [&](int32_t tile) {
+        const auto soften = [&]<bool kFirst = false>(int32_t tile) {
             const int32_t key_begin = unit.key_begin + tile * Config::kKeys;
             const bool masked = key_begin < free_begin || key_begin + Config::kKeys > free_end;
             if (scale.prepared || masked) [[unlikely]] {
@@ -222,7 +222,7 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                                  low_bits(unit.key_end - key_begin);
                 if (masked) mask_scores(s, visible, lane);
             }
-            return softmax(s, scale.factor, lane, running, probabilities, rescale);
+            return softmax<kFirst>(s, scale.factor, lane, running, probabilities, rescale);
         };
         const auto pack = [&] {
 #pragma unroll
@@ -240,7 +240,7 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                 issue_scores_wgmma<Config>(s, q, query, k_of(place));
                 wgmma::wait<0>();
                 wgmma::touch(s);
-                soften(tiles.first);
+                soften.template operator()<true>(tiles.first);
                 pack();
                 for (int32_t tile = tiles.first + tiles.step; tile < tiles.count;
                      tile += tiles.step) {
