@@ -499,6 +499,57 @@ TEST(AttnPlan, DeterministicRunsFillTheDevice) {
     EXPECT_EQ(busiest(32, 16384), two);  // 57 segments
 }
 
+TEST(AttnPlan, DeterministicPairs) {
+    const struct {
+        int32_t context, nodes;
+        int32_t with_tile, with_segment, alone;  // pairs of the prefix
+    } steps[] = {{65536, 1, 0, 0, 128},          // a block for each of 16 segments of 8 K/V heads
+                 {65536, 16, 0, 0, 128},         // the same, 64 rows
+                 {65536, 32, 128, 0, 0},         // two row tiles
+                 {65536, 48, 0, 192, 0},         // three
+                 {65536, 64, 256, 0, 0},         // four
+                 {4096, 8, 0, 0, 104},           // 13 segments leave blocks for the paths
+                 {4096, 48, 0, 144, 24}};        // an odd number of them, of three row tiles
+    for (const auto& of : steps) {
+        SCOPED_TRACE(testing::Message() << of.nodes << " nodes, " << of.context << " keys");
+        Step step;
+        step.shape = mla_shape(32);
+        step.shape.kind = KDT_ATTN_GQA;
+        step.shape.kv_heads = 8;
+        step.shape.head_dim = 128;
+        step.shape.mode = KDT_ATTN_DETERMINISTIC;
+        step.shape.max_depth = 16;
+        step.add(of.context + 16, std::vector<int32_t>(Step::at(of.nodes), 0));
+        step.make_plan();
+        expect_within_capacity(step);
+        int32_t with_tile = 0, with_segment = 0, alone = 0, paths = 0;
+        for (size_t i = 0; i < step.plan.units.size(); i += 2) {
+            const WorkUnit& a = step.plan.units[i];
+            const WorkUnit& b = step.plan.units[i + 1];
+            EXPECT_EQ(a.next, b.next);
+            EXPECT_LT(a.key_begin, a.key_end);
+            if (a.path_node >= 0) {
+                paths += b.key_begin < b.key_end ? 2 : 1;
+                EXPECT_GE(b.path_node, 0);
+            } else if (b.key_begin == b.key_end) {
+                ++alone;
+            } else if (b.key_begin == a.key_begin) {
+                ++with_tile;
+                EXPECT_EQ(std::tie(a.key_end, a.kv_head), std::tie(b.key_end, b.kv_head));
+                EXPECT_EQ(a.row_begin + kTileRows, b.row_begin);
+            } else {
+                ++with_segment;
+                EXPECT_EQ(std::tie(a.key_end, a.kv_head, a.row_begin),
+                          std::tie(b.key_begin, b.kv_head, b.row_begin));
+            }
+        }
+        EXPECT_EQ(std::tie(with_tile, with_segment, alone),
+                  std::tie(of.with_tile, of.with_segment, of.alone));
+        const int32_t path_nodes = 1 << step.plan.merge_items[0].path_nodes_log2;
+        EXPECT_EQ(paths, 8 * ceil_div(of.nodes, path_nodes));
+    }
+}
+
 TEST(AttnPlan, ForcedSplits) {
     Step step;
     step.shape = mla_shape(8);

@@ -58,7 +58,7 @@ inline constexpr double kSegmentUs = 1.0;
 inline constexpr double kPathUs = 5.0;
 /// The same of a pair of path units, and a key tile of both: 4k keys, 32 / 8 heads of 128, 16 nodes
 /// in units of 2 to 16. In each tile some row sees its first key, which makes it slow.
-inline constexpr double kPathPairUs = 3.5;
+inline constexpr double kPathPairUs = 4.5;
 inline constexpr double kPathPairTileUs = 1.9;
 
 /// Costs of one step's units. Integers, so that host and device decide alike.
@@ -120,17 +120,16 @@ constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
 
 /// Deterministic mode: up to this length segments are fewer than fill the device. Of MLA, where
 /// arithmetic is what a tile costs, half as many: a single node loses 15 % at most, 16 and more
-/// gain, because results are fewer (H200: with 32 nodes 24 to 16 us at 4k, 35 to 29 at 16k). GQA
-/// waits for memory: where pairs are taken three quarters as many, which leaves blocks for paths
-/// (H200, 4k, 1 / 8 / 16 / 32 nodes: 10.3 / 10.9 / 11.7 / 17.2 us instead of 10.9 / 16.1 / 15.4 /
-/// 20.0), elsewhere none.
+/// gain, because results are fewer (H200: with 32 nodes 24 to 16 us at 4k, 35 to 29 at 16k). Of GQA
+/// in pairs, where tiles wait for memory, so many that blocks are left for the paths. Elsewhere as
+/// many.
 struct ShortSegments {
     int32_t most_keys;
-    int32_t quarters;  // of as many as there are of longer ones
+    int32_t sixteenths;  // of as many as there are of longer ones
 };
 constexpr ShortSegments attn_short_segments(const kdt_attn_shape& shape, AttnEngine engine) {
-    if (shape.kind == KDT_ATTN_MLA) return {10 * kMlaWgmmaTileKeys, 2};
-    return {attn_takes_pairs(shape, engine) ? 3 * kTileKeys : 0, 3};
+    if (shape.kind == KDT_ATTN_MLA) return {10 * kMlaWgmmaTileKeys, 8};
+    return {attn_takes_pairs(shape, engine) ? 10 * kTileKeys : 0, 13};
 }
 
 /// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with

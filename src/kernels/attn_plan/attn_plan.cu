@@ -37,6 +37,7 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     __shared__ PlanCounts s_first[kMostRequests + 1];
     __shared__ int32_t s_most_tiles;
     __shared__ int32_t s_broken;  // lengths beyond what the step promised
+    __shared__ int32_t s_prefix_units;
     __shared__ int32_t s_prefix_runs;
     __shared__ int32_t s_prefix_ns;  // of the longest run
     __shared__ unsigned long long s_best;
@@ -49,6 +50,7 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     if (thread == 0) {
         s_most_tiles = 0;
         s_broken = 0;
+        s_prefix_units = 0;
         s_prefix_runs = 0;
         s_prefix_ns = 0;
         s_best = ~0ull;
@@ -81,7 +83,12 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
             s_request[r] =
                 plan_request(shape, {context, nodes, first_node, pages_begin}, least, most);
             atomicMax(&s_most_tiles, s_request[r].tiles);
+            atomicAdd(&s_prefix_units, prefix_units(shape, s_request[r]));
         }
+    }
+    __syncthreads();
+    if (thread < batch.requests) {
+        s_request[thread].adjacent = takes_adjacent(shape, s_prefix_units);
     }
     __syncthreads();
 

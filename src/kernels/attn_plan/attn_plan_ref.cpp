@@ -25,6 +25,9 @@ std::vector<PlanRequest> requests_of(const PlanShape& shape, const AttnPlanBatch
         requests.push_back(plan_request(
             shape, {batch.context[r], nodes, begin, batch.pages_start[r]}, least, most));
     }
+    int32_t units = 0;
+    for (const PlanRequest& request : requests) units += prefix_units(shape, request);
+    for (PlanRequest& request : requests) request.adjacent = takes_adjacent(shape, units);
     return requests;
 }
 

@@ -13,8 +13,8 @@
 // block takes runs as it takes units in fast mode, a run's units one after the other.
 //
 // Where the main loop takes pairs, the list is one of pairs: two row tiles of the same segment, or,
-// in requests with an odd number of row tiles, two segments of one row tile; two paths. An entry of
-// the list is a pair there, elsewhere a unit.
+// in requests with an odd number of row tiles, two segments of one row tile if there are more units
+// than blocks, else one alone; two paths. An entry of the list is a pair there, elsewhere a unit.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,14 @@ namespace kd {
 /// Parts that the planner considers for a request: more than any device has multiprocessors.
 inline constexpr int32_t kMostSplits = kMostPartials;
 
-/// Deterministic mode: entries of all row tiles of one node, at most. They fill the multiprocessors
-/// of an H200 and leave a few for paths; half as many do so with two nodes' row tiles.
-inline constexpr int32_t kMostEntries = 128;
-static_assert(2 * kMostEntries <= kMostPartials);
-/// Segments of one row, at most; `node_tiles`: row tiles of a node, over all K/V heads; `width`: of
-/// an entry.
-constexpr int32_t row_segments(int32_t node_tiles, int32_t width) {
-    const int32_t segments = kMostEntries * width;
-    return node_tiles < segments ? segments / node_tiles : 1;
+/// Deterministic mode: segments of all row tiles of one node, at most. They fill the
+/// multiprocessors of an H200 and leave a few for paths; half as many do so with two nodes' row
+/// tiles.
+inline constexpr int32_t kMostSegments = 128;
+static_assert(kMostSegments <= kMostPartials);
+/// The same of one row; `node_tiles`: row tiles of a node, over all K/V heads.
+constexpr int32_t row_segments(int32_t node_tiles) {
+    return node_tiles < kMostSegments ? kMostSegments / node_tiles : 1;
 }
 
 /// What the planner knows of the model and the device.
@@ -75,6 +74,7 @@ struct PlanRequest {
     int32_t tiles;           // 0: no nodes
     int32_t least_boundary;  // deterministic mode
     PrefixClass prefix[2];   // deterministic mode, by position; count 0: none
+    bool adjacent;           // deterministic mode: takes_adjacent() of the step
 };
 
 /// How many of each a request has; also where its own begin in the step's lists.
@@ -119,7 +119,7 @@ constexpr int32_t path_units(const PlanShape& shape, int32_t nodes, int32_t path
 
 /// Deterministic mode: most segments of a row.
 constexpr int32_t most_segments(const PlanShape& shape) {
-    return row_segments(node_tiles(shape), entry_width(shape));
+    return row_segments(node_tiles(shape));
 }
 
 /// Deterministic mode: keys of a segment for rows of this boundary, whole tiles. A function of the
@@ -127,7 +127,7 @@ constexpr int32_t most_segments(const PlanShape& shape) {
 constexpr int32_t segment_of(const PlanShape& shape, int32_t boundary) {
     const int32_t tiles = boundary > 0 ? ceil_div(boundary, shape.tile_keys) : 1;
     const int32_t most = most_segments(shape);
-    const int32_t few = most * shape.short_segments.quarters / 4;
+    const int32_t few = most * shape.short_segments.sixteenths / 16;
     const int32_t few_keys = ceil_div(tiles, few > 1 ? few : 1) * shape.tile_keys;
     if (few_keys <= shape.short_segments.most_keys) return few_keys;
     const int32_t segment = ceil_div(tiles, most);
@@ -169,7 +169,8 @@ constexpr PlanRequest plan_request(const PlanShape& shape, const PlanExtent& ext
                         .first_tile = 0,
                         .tiles = 0,
                         .least_boundary = 0,
-                        .prefix = {}};
+                        .prefix = {},
+                        .adjacent = false};
     if (nodes <= 0) return request;
     request.first_tile = first_window_tile(context, shape.sliding_window, shape.tile_keys);
     request.tiles = ceil_div(context + nodes, shape.tile_keys) - request.first_tile;
@@ -208,7 +209,17 @@ constexpr int32_t entry_tiles(const PlanShape& shape, const PlanRequest& request
     return shape.pairs && request.row_tiles % 2 == 0 ? 2 : 1;
 }
 constexpr int32_t entry_segments(const PlanShape& shape, const PlanRequest& request) {
-    return entry_width(shape) / entry_tiles(shape, request);
+    return shape.pairs && request.adjacent && entry_tiles(shape, request) == 1 ? 2 : 1;
+}
+
+/// Deterministic mode: units of the request's prefix.
+constexpr int32_t prefix_units(const PlanShape& shape, const PlanRequest& request) {
+    return shape.kv_heads * request.row_tiles * (request.prefix[0].count + request.prefix[1].count);
+}
+/// Whether two segments of a row tile stand side by side: not while each of the step's `units` can
+/// have a block of its own.
+constexpr bool takes_adjacent(const PlanShape& shape, int32_t units) {
+    return units > shape.multiprocessors;
 }
 
 /// Deterministic mode: entries that a row tile, or two together, make.

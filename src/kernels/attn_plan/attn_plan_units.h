@@ -122,13 +122,13 @@ constexpr void plan_prefix_run(const PlanShape& shape, const PlanRequest& reques
                             .number = number,
                             .others = runs + entries_before - number,
                             .entries = count,
-                            .width = tiles * segments};
+                            .width = entry_width(shape)};
     for (int32_t i = 0; i < count; ++i) {
         WorkUnit unit{};
         for (int32_t side = 0; side < place.width; ++side) {
             const int32_t tile = column * tiles + (tiles > 1 ? side : 0);
-            const int32_t split = (begin + i) * segments + (tiles > 1 ? 0 : side);
-            unit = split < splits
+            const int32_t split = (begin + i) * segments + (segments > 1 ? side : 0);
+            unit = side < tiles * segments && split < splits
                        ? plan_segment_unit(shape, request, r, first.partials, splits, tile, split)
                        : empty_unit(unit);
             unit.next = place.after(i, shape.multiprocessors);

@@ -27,8 +27,7 @@ constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
 /// Deterministic mode: prefix segments of one request, of both lengths, at most.
 constexpr int32_t most_segments(const kdt_attn_shape& shape, int32_t max_context) {
     const int32_t tiles = ceil_div(max_context, least_tile_keys(shape));
-    const int32_t width = attn_takes_pairs(shape, AttnEngine::wgmma_sm90) ? 2 : 1;
-    const int32_t most = row_segments(node_tiles(shape), width);
+    const int32_t most = row_segments(node_tiles(shape));
     return tiles <= most / 2 ? tiles : 2 * most;
 }
 
@@ -43,8 +42,9 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
     if (shape.mode == KDT_ATTN_DETERMINISTIC) {
         workspace.partial_capacity =
             row_tiles * most_segments(shape, max_context) + max_nodes * node_tiles(shape);
-        // Where the list is of pairs, one a row tile and one of the paths may be half empty.
-        workspace.unit_capacity = workspace.partial_capacity + row_tiles + 1;
+        // Where the list is of pairs, one a row tile and one of the paths may be half empty, or,
+        // where all have blocks of their own, every one.
+        workspace.unit_capacity = workspace.partial_capacity + row_tiles + 1 + multiprocessors;
         workspace.merge_item_capacity = rows;  // one a row at worst
         workspace.path_keys = attn_path_keys(shape);
     } else {

@@ -144,7 +144,7 @@ __device__ __forceinline__ void attend(const AttnVerifyMlaParams& params,
         if (own_row < unit.rows) {
             const int32_t node = (unit.row_begin + own_row) / params.heads;
             const RowVisibility own(params.batch, request, unit, node);
-            plain_end = own.first > 0 ? 0 : min(plain_end, own.limit);
+            plain_end = min(plain_end, own.limit);
             if (at.lane % 4 == 0) *visibility = own;
         } else if (at.lane % 4 == 0) {
             visibility->limit = 0;

@@ -110,10 +110,9 @@ __device__ __forceinline__ void load_units(const AttnVerifyMlaParams& params, in
                 load_query<kFormat>(params, unit, request.first_node, next, stage, full, lane);
             } else {
                 const int32_t key = unit.key_begin + (next - queries) * kStepKeys + lane;
-                const int64_t slot = lane < kStepKeys && key < unit.key_end
-                                         ? unit_slot(unit, request, params.workspace, key)
-                                         : int64_t{-1};
-                const bool valid = slot >= 0;
+                const bool valid = lane < kStepKeys && key < unit.key_end;
+                const int64_t slot =
+                    valid ? unit_slot(unit, request, params.workspace, key) : int64_t{0};
                 const uint32_t present = __ballot_sync(0xffffffffu, valid);
                 const uint32_t missing = ((1u << kStepKeys) - 1) & ~present;
                 ptx::mbarrier_wait(empty, unused_parity);
