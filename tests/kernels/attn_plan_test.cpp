@@ -527,6 +527,7 @@ TEST(AttnPlan, DeterministicPairs) {
             const WorkUnit& a = step.plan.units[i];
             const WorkUnit& b = step.plan.units[i + 1];
             EXPECT_EQ(a.next, b.next);
+            EXPECT_EQ(a.request, b.request);
             EXPECT_LT(a.key_begin, a.key_end);
             if (a.path_node >= 0) {
                 paths += b.key_begin < b.key_end ? 2 : 1;

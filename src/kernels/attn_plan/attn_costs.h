@@ -46,6 +46,10 @@ inline constexpr AttnRates kAttnRates[2][3] = {
      {1.4e6, 8.5e3, 20e3, 2.5, 3.0, 2.5e6, 0.4e6}},
 };
 
+/// What the conversion of V makes of a tile's arithmetic in the loop that takes pairs: at 16k keys
+/// and 32 nodes 1.4 us a tile and two row tiles.
+inline constexpr double kConversion = 2.0;
+
 /// Tiles that a unit waits for at the memory's rate before its arithmetic hides the rest: all
 /// blocks begin by asking for theirs at once. Without it 132 short parts look better than 88 at 16k
 /// keys.
@@ -121,15 +125,16 @@ constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
 /// Deterministic mode: up to this length segments are fewer than fill the device. Of MLA, where
 /// arithmetic is what a tile costs, half as many: a single node loses 15 % at most, 16 and more
 /// gain, because results are fewer (H200: with 32 nodes 24 to 16 us at 4k, 35 to 29 at 16k). Of GQA
-/// in pairs, where tiles wait for memory, so many that blocks are left for the paths. Elsewhere as
-/// many.
+/// in pairs so many that blocks are left for the paths; with few K/V heads, where a step is short
+/// and results count, half as many. Other GQA waits for memory.
 struct ShortSegments {
     int32_t most_keys;
     int32_t sixteenths;  // of as many as there are of longer ones
 };
 constexpr ShortSegments attn_short_segments(const kdt_attn_shape& shape, AttnEngine engine) {
     if (shape.kind == KDT_ATTN_MLA) return {10 * kMlaWgmmaTileKeys, 8};
-    return {attn_takes_pairs(shape, engine) ? 10 * kTileKeys : 0, 13};
+    if (!attn_takes_pairs(shape, engine)) return {0, 16};
+    return shape.kv_heads < 4 ? ShortSegments{4 * kTileKeys, 8} : ShortSegments{10 * kTileKeys, 13};
 }
 
 /// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with
@@ -155,8 +160,9 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
     const int32_t value_dim = attn_value_dim(shape);
     const int32_t tile_keys = attn_tile_keys(shape, engine);
     const double tile_flops = 2.0 * kTileRows * tile_keys * (shape.head_dim + value_dim);
-    const double tile_us = tile_flops / rates.flops_per_us;
     const bool pairs = attn_takes_pairs(shape, engine);
+    const bool converts = pairs && shape.kv_format != KDT_KV_BF16;
+    const double tile_us = (converts ? kConversion : 1.0) * tile_flops / rates.flops_per_us;
     const double tile_bytes = 1.0 * tile_keys * attn_token_bytes(shape);
     return {
         .unit_ns = static_cast<int32_t>(1e3 * rates.unit_us),

@@ -144,12 +144,12 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     const auto position_of = [&](int32_t r, int32_t node) {
         return s_request[r].context + batch.depth[s_request[r].first_node + node];
     };
-    const auto path_unit_of = [&](int32_t path) {
-        const int32_t r = request_of<&PlanCounts::path_units>(s_first, batch.requests, path);
-        const int32_t first = s_first[r].path_units;
-        const PathNodes nodes = path_nodes(shape, s_request[r], paths.nodes_log2, path - first);
-        return plan_path_unit(shape, s_request[r], r, total.partials + first, path - first, nodes,
-                              position_of(r, nodes.first + nodes.count - 1));
+    const auto path_unit_of = [&](int32_t entry, int32_t side) {
+        const int32_t r = request_of<&PlanCounts::path_entries>(s_first, batch.requests, entry);
+        const int32_t index = (entry - s_first[r].path_entries) * entry_width(shape) + side;
+        const PathNodes nodes = path_nodes(shape, s_request[r], paths.nodes_log2, index);
+        return plan_path_unit(shape, s_request[r], r, total.partials + s_first[r].path_units, index,
+                              nodes, position_of(r, nodes.first + nodes.count - 1));
     };
     for (int32_t u = thread; fits && u < runs; u += kPlanThreads) {
         if (u >= total.runs) {

@@ -99,7 +99,8 @@ AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch)
             }
         }
         const int32_t path = total.partials + first[i].path_units;
-        for (int32_t u = 0; u < first[i + 1].path_units - first[i].path_units; ++u) {
+        const int32_t path_entries = first[i + 1].path_entries - first[i].path_entries;
+        for (int32_t u = 0; u < path_entries * entry_width(shape); ++u) {
             const PathNodes nodes = path_nodes(shape, request, paths.nodes_log2, u);
             const int32_t position = position_of(request, nodes.first + nodes.count - 1);
             path_units.push_back(plan_path_unit(shape, request, r, path, u, nodes, position));
@@ -116,7 +117,10 @@ AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch)
     for (int32_t run = 0; run < paths.runs; ++run) {
         plan_path_run(
             shape, total, paths.runs, run,
-            [&path_units](int32_t i) { return path_units[static_cast<size_t>(i)]; }, store);
+            [&](int32_t i, int32_t side) {
+                return path_units[static_cast<size_t>(i * entry_width(shape) + side)];
+            },
+            store);
     }
     return plan;
 }

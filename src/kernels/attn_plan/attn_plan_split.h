@@ -14,7 +14,8 @@
 //
 // Where the main loop takes pairs, the list is one of pairs: two row tiles of the same segment, or,
 // in requests with an odd number of row tiles, two segments of one row tile if there are more units
-// than blocks, else one alone; two paths. An entry of the list is a pair there, elsewhere a unit.
+// than blocks, else one alone; two path units of one request. An entry of the list is a pair there,
+// elsewhere a unit.
 #pragma once
 
 #include <cstdint>
@@ -84,11 +85,16 @@ struct PlanCounts {
     int32_t partials;
     int32_t merge_items;
     int32_t path_units;  // and partials, which come after all others
+    int32_t path_entries;
 };
 
 constexpr PlanCounts counts_sum(const PlanCounts& a, const PlanCounts& b) {
-    return {a.runs + b.runs, a.entries + b.entries, a.partials + b.partials,
-            a.merge_items + b.merge_items, a.path_units + b.path_units};
+    return {a.runs + b.runs,
+            a.entries + b.entries,
+            a.partials + b.partials,
+            a.merge_items + b.merge_items,
+            a.path_units + b.path_units,
+            a.path_entries + b.path_entries};
 }
 
 constexpr int32_t ceil_div(int32_t a, int32_t b) {
@@ -103,8 +109,7 @@ constexpr int32_t entry_width(const PlanShape& shape) {
 /// Units in the list of a step that has `total` of everything.
 constexpr int32_t plan_units(const PlanShape& shape, const PlanCounts& total) {
     if (!shape.deterministic) return total.runs;
-    const int32_t width = entry_width(shape);
-    return width * (total.entries + ceil_div(total.path_units, width));
+    return entry_width(shape) * (total.entries + total.path_entries);
 }
 
 /// Row tiles of a node, over all K/V heads, and path units of those that share one.
@@ -285,11 +290,15 @@ constexpr PlanCounts unit_counts(const PlanShape& shape, const PlanRequest& requ
     const int32_t parts = plan_parts(shape, request, choice);
     if (!shape.deterministic) {
         const int32_t runs = row_tiles * parts;
-        return {runs, 0, runs > row_tiles ? runs : 0, 0, 0};
+        return {runs, 0, runs > row_tiles ? runs : 0, 0, 0, 0};
     }
     const int32_t columns = row_tiles / entry_tiles(shape, request);
-    return {columns * parts, columns * plan_entries(shape, request, choice),
-            row_tiles * plan_splits(shape, request, choice), 0, 0};
+    return {columns * parts,
+            columns * plan_entries(shape, request, choice),
+            row_tiles * plan_splits(shape, request, choice),
+            0,
+            0,
+            0};
 }
 
 constexpr PlanCounts plan_counts(const PlanShape& shape, const PlanRequest& request, int32_t choice,
@@ -297,6 +306,7 @@ constexpr PlanCounts plan_counts(const PlanShape& shape, const PlanRequest& requ
     PlanCounts counts = unit_counts(shape, request, choice);
     if (shape.deterministic) {
         counts.path_units = path_units(shape, request.nodes, path_nodes_log2);
+        counts.path_entries = ceil_div(counts.path_units, entry_width(shape));
     }
     if (shape.deterministic || counts.partials > 0) {
         counts.merge_items = shape.kv_heads * plan_merge(shape, request, choice).head_items;

@@ -85,15 +85,14 @@ struct PathChoice {
 constexpr PathChoice path_choice_of(const PlanShape& shape, const PlanRequest* requests,
                                     int32_t count, int32_t runs, int32_t prefix_ns,
                                     int32_t nodes_log2) {
-    int32_t units = 0;
+    int32_t entries = 0;
     int32_t most_nodes = 0;
     for (int32_t r = 0; r < count; ++r) {
-        units += path_units(shape, requests[r].nodes, nodes_log2);
+        entries += ceil_div(path_units(shape, requests[r].nodes, nodes_log2), entry_width(shape));
         if (requests[r].nodes > most_nodes) most_nodes = requests[r].nodes;
     }
-    if (units == 0) return {nodes_log2, 0, 0};
+    if (entries == 0) return {nodes_log2, 0, 0};
     if (most_nodes > 1 << nodes_log2) most_nodes = 1 << nodes_log2;
-    const int32_t entries = ceil_div(units, entry_width(shape));
     const int32_t blocks = shape.multiprocessors;
     const int32_t idle = (blocks - runs % blocks) % blocks;
     const int32_t entry_ns = path_ns(shape, most_nodes);
@@ -159,7 +158,8 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
     }
     int64_t ns = clock.ns();
     if (shape.deterministic) {
-        ns += plan_paths(shape, requests, count, total.runs, prefix_ns).ns;
+        // Of cuts which the paths outlast the one with the shortest runs.
+        ns += plan_paths(shape, requests, count, total.runs, prefix_ns).ns + prefix_ns / 16;
     }
     if (total.partials > 0) {
         const int64_t rows_ps =

@@ -137,7 +137,7 @@ constexpr void plan_prefix_run(const PlanShape& shape, const PlanRequest& reques
     }
 }
 
-/// Deterministic mode: the nodes of path unit `index` of a request.
+/// Deterministic mode: the nodes of path unit `index` of a request; none beyond its last.
 struct PathNodes {
     int32_t first;
     int32_t count;
@@ -150,7 +150,8 @@ constexpr PathNodes path_nodes(const PlanShape& shape, const PlanRequest& reques
 }
 
 /// Deterministic mode: path unit `index` of request `r`, without its successor, of `nodes`, the
-/// last of which is at `position`; `partial`: of the request's first.
+/// last of which is at `position`; `partial`: of the request's first. Without nodes: what stands
+/// beside the only unit of a pair.
 constexpr WorkUnit plan_path_unit(const PlanShape& shape, const PlanRequest& request, int32_t r,
                                   int32_t partial, int32_t index, const PathNodes& nodes,
                                   int32_t position) {
@@ -159,6 +160,7 @@ constexpr WorkUnit plan_path_unit(const PlanShape& shape, const PlanRequest& req
     const int32_t rows = nodes.count * shape.group - row;
     WorkUnit unit = request_unit(request, r);
     unit.path_node = nodes.first;
+    if (nodes.count <= 0) return unit;
     unit.kv_head = index / blocks % shape.kv_heads;
     unit.row_begin = nodes.first * shape.group + row;
     unit.rows = rows < kTileRows ? rows : kTileRows;
@@ -170,24 +172,20 @@ constexpr WorkUnit plan_path_unit(const PlanShape& shape, const PlanRequest& req
 }
 
 /// Deterministic mode: stores the units of path run `index` of `path_runs`; `total`: of the step.
-/// `unit_of(i)`: the step's i-th path unit.
+/// `unit_of(i, side)`: of the step's i-th entry of paths.
 template <class UnitOf, class Store>
 constexpr void plan_path_run(const PlanShape& shape, const PlanCounts& total, int32_t path_runs,
                              int32_t index, const UnitOf& unit_of, Store&& store) {
-    const int32_t width = entry_width(shape);
-    const int32_t entries = ceil_div(total.path_units, width);
-    const int32_t begin = part_begin(index, path_runs, entries);
-    const int32_t end = part_begin(index + 1, path_runs, entries);
+    const int32_t begin = part_begin(index, path_runs, total.path_entries);
+    const int32_t end = part_begin(index + 1, path_runs, total.path_entries);
     const RunPlace place = {.runs = total.runs + path_runs,
                             .number = total.runs + index,
                             .others = path_runs + total.entries + begin - index,
                             .entries = end - begin,
-                            .width = width};
+                            .width = entry_width(shape)};
     for (int32_t i = begin; i < end; ++i) {
-        WorkUnit unit{};
-        for (int32_t side = 0; side < width; ++side) {
-            const int32_t path = i * width + side;
-            unit = path < total.path_units ? unit_of(path) : empty_unit(unit);
+        for (int32_t side = 0; side < place.width; ++side) {
+            WorkUnit unit = unit_of(i, side);
             unit.next = place.after(i - begin, shape.multiprocessors);
             store(place.at(i - begin) + side, unit);
         }

@@ -42,9 +42,10 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
     if (shape.mode == KDT_ATTN_DETERMINISTIC) {
         workspace.partial_capacity =
             row_tiles * most_segments(shape, max_context) + max_nodes * node_tiles(shape);
-        // Where the list is of pairs, one a row tile and one of the paths may be half empty, or,
-        // where all have blocks of their own, every one.
-        workspace.unit_capacity = workspace.partial_capacity + row_tiles + 1 + multiprocessors;
+        // Where the list is of pairs, one a row tile and one of a request's paths may be half
+        // empty, or, where all have blocks of their own, every one.
+        workspace.unit_capacity =
+            workspace.partial_capacity + row_tiles + requests + multiprocessors;
         workspace.merge_item_capacity = rows;  // one a row at worst
         workspace.path_keys = attn_path_keys(shape);
     } else {

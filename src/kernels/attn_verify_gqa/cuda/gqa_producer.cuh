@@ -112,13 +112,18 @@ struct LookUp {
 /// Looks up the tiles of the block's units, one stretch after the other.
 template <class Config>
 struct TileWalk {
+    static constexpr int32_t kStretch = kLookUpTiles<Config> * Config::kKeys;
+
     const AttnVerifyGqaCudaParams& params;
     UnitWalk walk;
     int32_t index;
     WorkUnit unit;
-    WorkUnit beside;  // of a pair of different keys, else without keys
-    int32_t key;      // first that was not looked up
-    int32_t beside_key;
+    int32_t key;  // first that was not looked up
+    // The unit beside it in a pair of different keys, of the same request; else it has no keys.
+    int32_t beside_key = 0;
+    int32_t beside_end = 0;
+    int32_t beside_head = 0;
+    int32_t beside_node = -1;
     bool waited = false;
 
     __device__ explicit TileWalk(const AttnVerifyGqaCudaParams& p) : params(p) {
@@ -131,85 +136,65 @@ struct TileWalk {
     __device__ __forceinline__ void load(int32_t from) {
         unit = params.workspace.units[from];
         key = unit.key_begin;
-        if constexpr (Config::kPairs) {
-            beside_key = beside.key_end = 0;
-            if (!UnitWalk::planned_pairs<Config>(params)) return;
-            beside = params.workspace.units[from + 1];
-            beside_key = same_keys(unit, beside) ? beside.key_end : beside.key_begin;
-        }
+        if (!UnitWalk::planned_pairs<Config>(params)) return;
+        const WorkUnit& beside = params.workspace.units[from + 1];
+        beside_end = beside.key_end;
+        beside_key = same_keys(unit, beside) ? beside_end : beside.key_begin;
+        beside_head = beside.kv_head;
+        beside_node = beside.path_node;
     }
 
-    /// Asks where key `at` of unit `of` is.
-    __device__ __forceinline__ void look_up(const WorkUnit& of, int32_t at, LookUp& row) {
-        const AttnBatchView& batch = params.batch;
-        row.kv_head = of.kv_head;
-        if (at >= of.key_end) return;
-        const int32_t* from;
-        if (of.path_node >= 0) {
-            const AttnWorkspace& workspace = params.workspace;
-            from = workspace.path_slots +
-                   int64_t{of.first_node + of.path_node} * workspace.path_keys + at;
-            row.within = 0;
-        } else {
-            if (batch.sliding_window > 0 && at < of.context - batch.sliding_window + 1) return;
-            row.within = 0;
-            if (at >= of.context) {
-                from = batch.tail_slots + of.first_node + (at - of.context);
-            } else {
-                row.shift = batch.page_shift;
-                row.within = at & ((1 << row.shift) - 1);
-                from = batch.pages + of.pages_begin + (at >> row.shift);
-            }
-        }
-        row.page = *from;
-    }
-
-    /// Two tiles in the ring's order: one of each where a pair has both left, else the next two of
-    /// one unit.
+    /// The next tiles in the ring's order: one of each unit of a pair while both have keys left,
+    /// else all of one.
     __device__ __forceinline__ LookUp next(int32_t thread) {
-        constexpr int32_t kTiles = kLookUpTiles<Config>;
         LookUp row{0, 0, -1, 0, 0};
-        if (index >= walk.units) return row;
+        if (index >= walk.units) return row;  // also where `unit` is none of the plan's
         // The unit before the page: waiting for it would be waiting for the page as well.
-        if (key >= unit.key_end && (!Config::kPairs || beside_key >= beside.key_end)) {
+        if (key >= unit.key_end && beside_key >= beside_end) {
             index = walk.next(unit, index);
             if (index >= walk.units) return row;
             load(index);
         }
+        const AttnBatchView& batch = params.batch;
         // Rows of the context were written rounds ago; those of the tail by the kernel before this.
-        if (!waited && (unit.path_node >= 0 || (unit.key_end > unit.context &&
-                                                key + kTiles * Config::kKeys > unit.context))) {
+        if (!waited && (unit.path_node >= 0 || min(key + kStretch, unit.key_end) > unit.context)) {
             ptx::grid_dependency_wait();
             waited = true;
         }
+        const bool other = beside_key < beside_end;
+        const bool both = other && key < unit.key_end;
         const int32_t lane = thread % 32;
         const int32_t tile = lane / kWarpRows<Config>;
-        const int32_t in_tile = thread / 32 * kWarpRows<Config> + lane % kWarpRows<Config>;
-        if constexpr (Config::kPairs) {
-            static_assert(kTiles == 2);
-            const bool own = key < unit.key_end;
-            const bool other = beside_key < beside.key_end;
-            if (own && other) {
-                row.tiles = 2;
-                if (tile == 0)
-                    look_up(unit, key + in_tile, row);
-                else
-                    look_up(beside, beside_key + in_tile, row);
-                key += Config::kKeys;
-                beside_key += Config::kKeys;
-                return row;
+        const bool beside = both ? tile > 0 : other;  // this lane's tile
+        const int32_t end = beside ? beside_end : unit.key_end;
+        const int32_t node = beside ? beside_node : unit.path_node;
+        const int32_t at = (beside ? beside_key : key) + (both ? 0 : tile * Config::kKeys) +
+                           thread / 32 * kWarpRows<Config> + lane % kWarpRows<Config>;
+        const int32_t left = other ? beside_end - beside_key : unit.key_end - key;
+        row.kv_head = beside ? beside_head : unit.kv_head;
+        row.tiles =
+            both ? kGroups : min(kLookUpTiles<Config>, (left + Config::kKeys - 1) / Config::kKeys);
+        if (other) beside_key += both ? Config::kKeys : kStretch;
+        if (both || !other) key += both ? Config::kKeys : kStretch;
+
+        const int32_t first_seen =
+            batch.sliding_window > 0 && node < 0 ? unit.context - batch.sliding_window + 1 : 0;
+        if (at < end && at >= first_seen) {
+            const int32_t* from;
+            row.within = 0;
+            if (node >= 0) {
+                const AttnWorkspace& workspace = params.workspace;
+                from = workspace.path_slots +
+                       int64_t{unit.first_node + node} * workspace.path_keys + at;
+            } else if (at >= unit.context) {
+                from = batch.tail_slots + unit.first_node + (at - unit.context);
+            } else {
+                row.shift = batch.page_shift;
+                row.within = at & ((1 << row.shift) - 1);
+                from = batch.pages + unit.pages_begin + (at >> row.shift);
             }
-            if (other) {
-                row.tiles =
-                    min(2, (beside.key_end - beside_key + Config::kKeys - 1) / Config::kKeys);
-                look_up(beside, beside_key + tile * Config::kKeys + in_tile, row);
-                beside_key += 2 * Config::kKeys;
-                return row;
-            }
+            row.page = *from;
         }
-        row.tiles = min(kTiles, (unit.key_end - key + Config::kKeys - 1) / Config::kKeys);
-        look_up(unit, key + tile * Config::kKeys + in_tile, row);
-        key += kTiles * Config::kKeys;
         return row;
     }
 };
