@@ -46,8 +46,9 @@ inline constexpr AttnRates kAttnRates[2][3] = {
      {1.4e6, 8.5e3, 20e3, 2.5, 3.0, 2.5e6, 0.4e6}},
 };
 
-/// What the conversion of V makes of a tile's arithmetic in the loop that takes pairs: at 16k keys
-/// and 32 nodes 1.4 us a tile and two row tiles.
+/// Deterministic mode: what the conversion of V makes of a tile's arithmetic in the loop that takes
+/// pairs, 1.4 us a tile of two row tiles (16k keys, 32 nodes). In fast mode the cuts that are
+/// compared differ in whether they take pairs, and the rates above choose better.
 inline constexpr double kConversion = 2.0;
 
 /// Tiles that a unit waits for at the memory's rate before its arithmetic hides the rest: all
@@ -161,7 +162,8 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
     const int32_t tile_keys = attn_tile_keys(shape, engine);
     const double tile_flops = 2.0 * kTileRows * tile_keys * (shape.head_dim + value_dim);
     const bool pairs = attn_takes_pairs(shape, engine);
-    const bool converts = pairs && shape.kv_format != KDT_KV_BF16;
+    const bool converts =
+        pairs && shape.kv_format != KDT_KV_BF16 && shape.mode == KDT_ATTN_DETERMINISTIC;
     const double tile_us = (converts ? kConversion : 1.0) * tile_flops / rates.flops_per_us;
     const double tile_bytes = 1.0 * tile_keys * attn_token_bytes(shape);
     return {

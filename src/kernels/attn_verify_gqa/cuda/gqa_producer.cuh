@@ -102,9 +102,10 @@ inline constexpr int32_t kLookUpTiles = 32 / kWarpRows<Config>;
 struct LookUp {
     int32_t page;
     int32_t shift;
-    int32_t within;   // -1: no such key, or no row sees it: zeros
-    int32_t kv_head;  // of this lane's tile
-    int32_t tiles;    // 0: the block's units have no more
+    int32_t within;        // -1: no such key, or no row sees it: zeros
+    int64_t first_head;    // bytes from a slot to the K/V head of the first tile
+    int64_t another_head;  // the same of the others
+    int32_t tiles;         // 0: the block's units have no more
 
     __device__ int32_t slot() const { return within < 0 ? -1 : (page << shift) + within; }
 };
@@ -122,8 +123,9 @@ struct TileWalk {
     // The unit beside it in a pair of different keys, of the same request; else it has no keys.
     int32_t beside_key = 0;
     int32_t beside_end = 0;
-    int32_t beside_head = 0;
     int32_t beside_node = -1;
+    int64_t head;  // bytes from a slot to it
+    int64_t beside_head = 0;
     bool waited = false;
 
     __device__ explicit TileWalk(const AttnVerifyGqaCudaParams& p) : params(p) {
@@ -136,18 +138,19 @@ struct TileWalk {
     __device__ __forceinline__ void load(int32_t from) {
         unit = params.workspace.units[from];
         key = unit.key_begin;
+        head = unit.kv_head * params.kv_head_bytes;
         if (!UnitWalk::planned_pairs<Config>(params)) return;
         const WorkUnit& beside = params.workspace.units[from + 1];
         beside_end = beside.key_end;
         beside_key = same_keys(unit, beside) ? beside_end : beside.key_begin;
-        beside_head = beside.kv_head;
+        beside_head = beside.kv_head * params.kv_head_bytes;
         beside_node = beside.path_node;
     }
 
     /// The next tiles in the ring's order: one of each unit of a pair while both have keys left,
     /// else all of one.
     __device__ __forceinline__ LookUp next(int32_t thread) {
-        LookUp row{0, 0, -1, 0, 0};
+        LookUp row{0, 0, -1, 0, 0, 0};
         if (index >= walk.units) return row;  // also where `unit` is none of the plan's
         // The unit before the page: waiting for it would be waiting for the page as well.
         if (key >= unit.key_end && beside_key >= beside_end) {
@@ -171,7 +174,8 @@ struct TileWalk {
         const int32_t at = (beside ? beside_key : key) + (both ? 0 : tile * Config::kKeys) +
                            thread / 32 * kWarpRows<Config> + lane % kWarpRows<Config>;
         const int32_t left = other ? beside_end - beside_key : unit.key_end - key;
-        row.kv_head = beside ? beside_head : unit.kv_head;
+        row.first_head = both || !other ? head : beside_head;
+        row.another_head = other ? beside_head : head;
         row.tiles =
             both ? kGroups : min(kLookUpTiles<Config>, (left + Config::kKeys - 1) / Config::kKeys);
         if (other) beside_key += both ? Config::kKeys : kStretch;
@@ -200,19 +204,18 @@ struct TileWalk {
 };
 
 /// The rows of one tile, K and V, into a stage; lane first_lane + l has the slot of the warp's row
-/// l, and its K/V head.
+/// l.
 template <class Config>
 __device__ __forceinline__ void copy_tile(const AttnVerifyGqaCudaParams& params, uint32_t stage,
-                                          int32_t lane_slot, int32_t lane_kv_head,
-                                          int32_t first_lane, int32_t thread) {
+                                          int32_t lane_slot, int32_t first_lane, int64_t head,
+                                          int32_t thread) {
     constexpr int32_t kChunkLanes =
         static_cast<int32_t>(std::bit_ceil(uint32_t{Config::kRowChunks}));
     constexpr int32_t kStepRows = 32 / kChunkLanes;
     static_assert(kWarpRows<Config> % kStepRows == 0);
     const int32_t chunk = thread % kChunkLanes;
     const int32_t step_row = thread % 32 / kChunkLanes;
-    const int32_t kv_head = __shfl_sync(~0u, lane_kv_head, first_lane);
-    const int64_t column = kv_head * params.kv_head_bytes + chunk * 16;
+    const int64_t column = head + chunk * 16;
     const auto* const k = static_cast<const std::byte*>(params.k) + column;
     const auto* const v = static_cast<const std::byte*>(params.v) + column;
 #pragma unroll
@@ -246,8 +249,9 @@ __device__ __forceinline__ void produce(const AttnVerifyGqaCudaParams& params, i
 #pragma unroll 1
         for (int32_t i = 0; i < now.tiles; ++i) {
             ptx::mbarrier_wait(ptx::smem_address(&barriers.empty[place.stage]), place.parity ^ 1);
+            const int64_t head = Config::kPairs && i > 0 ? now.another_head : now.first_head;
             copy_tile<Config>(params, ring + place.stage * Config::kStageBytes, lane_slot,
-                              now.kv_head, i * kWarpRows<Config>, thread);
+                              i * kWarpRows<Config>, head, thread);
             ptx::mbarrier_arrive_on_copies(ptx::smem_address(&barriers.full[place.stage]));
             place.advance(1, stages);
         }
