@@ -13,7 +13,7 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 constexpr uint16_t kNaNBits = 0x7fff;
-constexpr int32_t kFirstNode = 3;  // of the request, in the step
+constexpr int32_t kFirstNode = 3;      // of the request, in the step
 constexpr uint8_t kPathNodesLog2 = 2;  // nodes of a path unit
 
 /// A row tile whose keys were split.
