@@ -265,7 +265,7 @@ struct ScoreRole {
         if (thread % 32 == 0) rescale_flag[thread / 32] = rescale;
         ptx::fence_async_proxy();
         __syncwarp();
-        if (thread % 32 == 0) ptx::mbarrier_arrive(shared + kBarrierPFull);
+        ptx::mbarrier_arrive_warp(shared + kBarrierPFull, thread % 32);
     }
 
     __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const QueryRegisters& q,
@@ -308,7 +308,7 @@ struct ScoreRole {
             store_lse(p, unit, row() + 8 * half, row_lse(rows[half].maximum, sum));
         }
         __syncwarp();
-        if (thread % 32 == 0) ptx::mbarrier_arrive(shared + kBarrierFinal + 8 * unit_parity);
+        ptx::mbarrier_arrive_warp(shared + kBarrierFinal + 8 * unit_parity, thread % 32);
     }
 
     __device__ __forceinline__ void run() {
@@ -427,10 +427,8 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
             wgmma::wait<0>();
             wgmma::touch(o[0]);
             wgmma::touch(o[1]);
-            if (lane == 0) {
-                ptx::mbarrier_arrive(shared + kBarrierPEmpty);
-                ptx::mbarrier_arrive(shared + kBarrierEmpty + 8 * turn.stage());
-            }
+            ptx::mbarrier_arrive_warp(shared + kBarrierPEmpty, lane);
+            ptx::mbarrier_arrive_warp(shared + kBarrierEmpty + 8 * turn.stage(), lane);
         }
         ptx::mbarrier_wait(shared + kBarrierFinal + 8 * unit_parity, unit_count >> 1 & 1);
         const float inverse[2] = {
@@ -441,7 +439,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
             store_out(p, unit, shared, shared + kKv + turn.stage() * kTileBytes, thread, half,
                       inverse, o);
         __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(shared + kBarrierEmpty + 8 * turn.stage());
+        ptx::mbarrier_arrive_warp(shared + kBarrierEmpty + 8 * turn.stage(), lane);
         turn.count += kOutTurns;
     }
 }
@@ -459,12 +457,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x == 0) {
         for (int32_t stage = 0; stage < kStages; ++stage) {
             ptx::mbarrier_init(shared + kBarrierFull + 8 * stage, 128);
-            ptx::mbarrier_init(shared + kBarrierEmpty + 8 * stage, 8);
+            ptx::mbarrier_init(shared + kBarrierEmpty + 8 * stage, 8 * ptx::kWarpArrivals);
         }
-        ptx::mbarrier_init(shared + kBarrierPFull, 4);
-        ptx::mbarrier_init(shared + kBarrierPEmpty, 8);
+        ptx::mbarrier_init(shared + kBarrierPFull, 4 * ptx::kWarpArrivals);
+        ptx::mbarrier_init(shared + kBarrierPEmpty, 8 * ptx::kWarpArrivals);
         for (int32_t parity = 0; parity < 2; ++parity)
-            ptx::mbarrier_init(shared + kBarrierFinal + 8 * parity, 4);
+            ptx::mbarrier_init(shared + kBarrierFinal + 8 * parity, 4 * ptx::kWarpArrivals);
         ptx::mbarrier_init_fence();
     }
     __syncthreads();

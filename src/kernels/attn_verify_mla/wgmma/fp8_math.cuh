@@ -271,12 +271,15 @@ struct Fp8Math {
     __device__ __forceinline__ uint32_t values_of(uint32_t ahead) const {
         return stage_address(turn(ahead).stage) + lane() * Row::kStride + group * 256 + warp() * 16;
     }
-    /// Gives back the step's stages [first, first + count): all that this warp wants of them has
+    /// Gives back the step's stages [first, first + kCount): all that this warp wants of them has
     /// been read.
-    __device__ __forceinline__ void release(uint32_t first, uint32_t count) const {
+    template <int32_t kCount>
+    __device__ __forceinline__ void release(uint32_t first) const {
         __syncwarp();
-        if (lane() < count)
-            ptx::mbarrier_arrive(shared + Plan::kEmpty + 8 * turn(first + lane()).stage);
+#pragma unroll
+        for (int32_t i = 0; i < kCount; i += 2)
+            ptx::mbarrier_arrive_warp_at<kCount == 1 ? 1 : 2>(
+                shared + Plan::kEmpty, turn(first + i).stage, turn(first + i + 1).stage, lane());
     }
 
     /// O^T += V^T P^T of the step's kTiles tiles, this warpgroup's dimensions, in e4m3. That the
@@ -295,7 +298,7 @@ struct Fp8Math {
                     ptx::load_matrices_transposed(a[i], from[i] + block * 64);
 #pragma unroll
                 for (auto& of : a) value_operand(of);
-                if (block == 3) release(0, kReads);
+                if (block == 3) release<kReads>(0);
             },
             [&](int32_t, const Operands<kReads>& a, float(&sum)[kRows]) {
 #pragma unroll
@@ -362,7 +365,7 @@ struct Fp8Math {
             value_operands_f16<kFormat, kProducts>(words[at % kAhead], scales, of);
             if (at + kAhead < kTurns) read(at + kAhead);
             // All of these keys, and of their scales, has been asked for.
-            if (block == 2) release(2 * tile + at / 4 * kReads, kReads);
+            if (block == 2) release<kReads>(2 * tile + at / 4 * kReads);
             wgmma::fence();
 #pragma unroll
             for (int32_t i = 0; i < kProducts; ++i) {
@@ -498,8 +501,8 @@ __device__ __forceinline__ void math_fp8(const AttnVerifyMlaParams& p, uint32_t 
         const auto started = [&] {
             if (index != blockIdx.x) return;  // not the block's first
             __syncwarp();
-            if (thread % 32 == 0)
-                ptx::mbarrier_arrive(shared + Fp8Plan<kFormat, kMostRows>::kQueryAsked);
+            ptx::mbarrier_arrive_warp(shared + Fp8Plan<kFormat, kMostRows>::kQueryAsked,
+                                      thread % 32);
         };
         if (unit.rows <= kFewRows) {
             ring = Fp8Math<kFormat, kMostRows, kFewRows>{p, shared, group, thread, few, ring}.run(
