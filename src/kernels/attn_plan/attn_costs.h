@@ -123,21 +123,30 @@ constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
     return attn_tile_keys(shape, AttnEngine::wgmma_sm90);
 }
 
-/// Deterministic mode: up to this length segments are fewer than fill the device. Of MLA, where
-/// arithmetic is what a tile costs, half as many: a single node loses 15 % at most, 16 and more
-/// gain, because results are fewer (H200: with 32 nodes 24 to 16 us at 4k, 35 to 29 at 16k). Of GQA
-/// in pairs so many that blocks are left for the paths; with few K/V heads, where a step is short
-/// and results count, half as many. Other GQA waits for memory.
-struct ShortSegments {
+/// Deterministic mode: segments of a row in sixteenths of row_segments(), while none is longer than
+/// most_keys; else the next level decides.
+struct SegmentLevel {
     int32_t most_keys;
-    int32_t sixteenths;  // of as many as there are of longer ones
+    int32_t sixteenths;
 };
-constexpr ShortSegments attn_short_segments(const kdt_attn_shape& shape, AttnEngine engine) {
-    if (shape.kind == KDT_ATTN_MLA) return {10 * kMlaWgmmaTileKeys, 8};
-    if (!attn_takes_pairs(shape, engine)) return {0, 16};
-    return shape.kv_heads < 4 ? ShortSegments{4 * kTileKeys, 8} : ShortSegments{10 * kTileKeys, 13};
-}
+struct SegmentLevels {
+    SegmentLevel level[4];  // the last has no limit
+};
 
+/// MLA: arithmetic is what a tile costs, so that fewer are better while they are short: a single
+/// node loses 15 % at most, 16 and more gain, because results are fewer (H200: with 32 nodes 24 to
+/// 16 us at 4k, 35 to 29 at 16k). GQA in pairs: fewer where that leaves blocks for the paths and
+/// costs little (4k and 16k, 32 nodes: 14.3 us instead of 15.5, 26.7 instead of 28.8); few K/V
+/// heads have short steps, in which results count. Where V is converted, one consumer does not keep
+/// up with the memory: long segments are twice as many, for both. Other GQA waits for memory.
+constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEngine engine) {
+    constexpr SegmentLevel kAll = {INT32_MAX, 16};
+    if (shape.kind == KDT_ATTN_MLA) return {{{10 * kMlaWgmmaTileKeys, 8}, kAll, kAll, kAll}};
+    if (!attn_takes_pairs(shape, engine)) return {{kAll, kAll, kAll, kAll}};
+    const SegmentLevel last = {INT32_MAX, shape.kv_format == KDT_KV_BF16 ? 16 : 32};
+    if (shape.kv_heads < 4) return {{{4 * kTileKeys, 8}, {31 * kTileKeys, 16}, last, last}};
+    return {{{10 * kTileKeys, 13}, {20 * kTileKeys, 15}, {31 * kTileKeys, 16}, last}};
+}
 /// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with
 /// any engine. Paths neither share a product of kBoundaryKeys keys nor, in part, a key tile: what
 /// is summed together of a row is the same wherever its path stands.
