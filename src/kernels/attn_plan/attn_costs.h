@@ -67,6 +67,8 @@ inline constexpr double kPathUs = 5.0;
 /// in units of 2 to 16. In each tile some row sees its first key, which makes it slow.
 inline constexpr double kPathPairUs = 4.5;
 inline constexpr double kPathPairTileUs = 1.9;
+/// A key tile of a path unit in the other GQA loops: a guess between that and its keys' time.
+inline constexpr double kPathTileUs = 1.2;
 
 /// Costs of one step's units. Integers, so that host and device decide alike.
 struct AttnCosts {
@@ -183,7 +185,9 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
         .segment_ns = static_cast<int32_t>(
             1e3 * (attn_keeps_query(shape, engine) ? kSegmentUs : rates.unit_us)),
         .path_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairUs : kPathUs)),
-        .path_tile_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairTileUs : tile_us)),
+        .path_tile_ns = static_cast<int32_t>(1e3 * (pairs                        ? kPathPairTileUs
+                                                    : shape.kind == KDT_ATTN_GQA ? kPathTileUs
+                                                                                 : tile_us)),
         .tile_compute_ns = static_cast<int32_t>(1e3 * tile_us),
         .tile_memory_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.bytes_per_us),
         .tile_lone_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.lone_bytes_per_us),
