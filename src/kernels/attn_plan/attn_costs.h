@@ -148,9 +148,11 @@ constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEng
     if (shape.kind == KDT_ATTN_MLA) return {{{10 * kMlaWgmmaTileKeys, 8}, kAll, kAll, kAll}};
     if (!attn_takes_pairs(shape, engine)) return {{kAll, kAll, kAll, kAll}};
     const SegmentLevel last = {INT32_MAX, shape.kv_format == KDT_KV_BF16 ? 16 : 32};
-    if (shape.kv_heads < 4) return {{{4 * kTileKeys, 8}, {31 * kTileKeys, 16}, last, last}};
+    if (shape.kv_heads < 4)
+        return {{{2 * kTileKeys, 4}, {4 * kTileKeys, 8}, {31 * kTileKeys, 16}, last}};
     return {{{10 * kTileKeys, 13}, {20 * kTileKeys, 15}, {31 * kTileKeys, 16}, last}};
 }
+
 /// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with
 /// any engine. Paths neither share a product of kBoundaryKeys keys nor, in part, a key tile: what
 /// is summed together of a row is the same wherever its path stands.

@@ -28,9 +28,12 @@ constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
 constexpr int32_t most_segments(const kdt_attn_shape& shape, int32_t max_context) {
     const int32_t tiles = ceil_div(max_context, least_tile_keys(shape));
     const int32_t row = row_segments(node_tiles(shape));
-    // No level has fewer than half, the last has the most.
     const SegmentLevels levels = attn_segment_levels(shape, AttnEngine::wgmma_sm90);
-    return tiles <= row / 2 ? tiles : 2 * (row * levels.level[3].sixteenths / 16);
+    int32_t least = 16;
+    for (const SegmentLevel& level : levels.level)
+        least = level.sixteenths < least ? level.sixteenths : least;
+    // Up to the least of segments all are one tile long; the last level has the most.
+    return tiles <= row * least / 16 ? tiles : 2 * (row * levels.level[3].sixteenths / 16);
 }
 
 /// The layout for steps of up to `requests` requests, `max_nodes` nodes in all and `max_context`
