@@ -199,6 +199,7 @@ TEST_F(AttnCombineGpu, MatchesTheReference) {
     for (const int32_t dim : {64, 96, 128, 256, 512}) {
         for (const std::vector<int32_t>& counts :
              {std::vector<int32_t>{2}, {12, 13}, {3, 40, 7}, {132}, {190, 2}, {256}}) {
+            if (reduced_cases() && counts.size() < 2) continue;
             for (const bool deterministic : {false, true}) {
                 if (deterministic && counts[0] > 190) continue;
                 SCOPED_TRACE("dim " + std::to_string(dim) + ", partials " +
@@ -208,6 +209,7 @@ TEST_F(AttnCombineGpu, MatchesTheReference) {
                                  deterministic, ++seed);
                 const Partials::Result first = p.run(132);
                 expect_matches_reference(p, first);
+                if (reduced_cases()) continue;
                 const Partials::Result second = p.run(7);  // another grid
                 EXPECT_TRUE(same_bytes(second.out, first.out, 2 * dim));
                 EXPECT_TRUE(same_bytes(second.lse, first.lse, 4));

@@ -4,6 +4,7 @@
 
 #include "kernels/attn_combine/attn_combine.h"
 #include "kernels/attn_plan/attn_merge.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace kd {
@@ -323,23 +324,12 @@ cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
         if (error == cudaSuccess)
             error = cudaDeviceGetAttribute(&shared_bytes,
                                            cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-        shared_bytes /= kBlocksAtOnce<kDim> + 1;
-        if (error == cudaSuccess)
-            error = cudaFuncSetAttribute(attn_combine_kernel<kDim>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
         if (error != cudaSuccess) return error;
+        shared_bytes /= kBlocksAtOnce<kDim> + 1;
     }
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<uint32_t>(items_at_once * kSlices));
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, attn_combine_kernel<kDim>, args);
+    return launch_overlapped(attn_combine_kernel<kDim>,
+                             static_cast<int32_t>(items_at_once * kSlices), kThreads, shared_bytes,
+                             stream, args);
 }
 
 }  // namespace

@@ -11,13 +11,10 @@
 
 namespace kd::gqa {
 
-/// One lane of each of a group's 4 warps arrives, `arrivals` times, when its warp has read the
-/// stage.
+/// Each of a group's 4 warps arrives, `arrivals` times, when it has read the stage.
 __device__ __forceinline__ void release(uint32_t barrier, int32_t lane, uint32_t arrivals) {
     __syncwarp();
-    if (lane == 0)
-        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals)
-                     : "memory");
+    ptx::mbarrier_arrive_warp(barrier, lane, arrivals);
 }
 
 /// Turns at the tensor cores of groups that take the same tiles: without them both groups issue
@@ -365,7 +362,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (threadIdx.x == 0) {
             for (int32_t i = 0; i < stages; ++i) {
                 ptx::mbarrier_init(ptx::smem_address(&state.barriers.full[i]), kProducers);
-                ptx::mbarrier_init(ptx::smem_address(&state.barriers.empty[i]), kReleases);
+                ptx::mbarrier_init(ptx::smem_address(&state.barriers.empty[i]),
+                                   kReleases * ptx::kWarpArrivals);
             }
             ptx::mbarrier_init_fence();
         }
