@@ -13,7 +13,8 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 constexpr uint16_t kNaNBits = 0x7fff;
-constexpr int32_t kFirstNode = 3;  // of the request, in the step
+constexpr int32_t kFirstNode = 3;      // of the request, in the step
+constexpr uint8_t kPathNodesLog2 = 2;  // nodes of a path unit
 
 /// A row tile whose keys were split.
 struct RowTile {
@@ -90,6 +91,7 @@ struct Partials {
                               .rows = 0,
                               .teams_log2 = 0,
                               .chunks = 0,
+                              .path_nodes_log2 = kPathNodesLog2,
                               .unused = {}};
             item.chunks = static_cast<uint8_t>(merge_chunks(item));
             item.teams_log2 =
@@ -147,9 +149,10 @@ struct Partials {
         const int32_t node = (tile.row_begin + row) / group;
         const int32_t head = (tile.row_begin + row) % group;
         const int32_t blocks = (group + kTileRows - 1) / kTileRows;
-        const int32_t path =
-            tile.path_partial + (node * kv_heads + tile.kv_head) * blocks + head / kTileRows;
-        return static_cast<size_t>(path * kTileRows + head % kTileRows);
+        const int32_t unit = (node >> kPathNodesLog2) * kv_heads + tile.kv_head;
+        const int32_t path = tile.path_partial + unit * blocks + head / kTileRows;
+        const int32_t before = node % (1 << kPathNodesLog2);
+        return static_cast<size_t>(path * kTileRows + before * group + head % kTileRows);
     }
     size_t output_row(const RowTile& tile, int32_t row) const {
         const int32_t node = (tile.row_begin + row) / group;

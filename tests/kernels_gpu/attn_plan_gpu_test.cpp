@@ -99,7 +99,7 @@ std::vector<T> from_device(const T* data, int32_t count) {
     return values;
 }
 
-/// Slots of the keys of `node`'s path, by the definition.
+/// Slots of the keys of `node`'s path, by the definition; -1: outside its window.
 std::vector<int32_t> path_slots_of(const Step& step, size_t r, int32_t node) {
     const auto first = static_cast<size_t>(step.node_start[r]);
     const size_t at = first + static_cast<size_t>(node);
@@ -117,6 +117,9 @@ std::vector<int32_t> path_slots_of(const Step& step, size_t r, int32_t node) {
     }
     std::ranges::sort(ancestors);
     for (const auto& [depth, slot] : ancestors) slots.push_back(slot);
+    const int32_t window = step.shape.sliding_window;
+    for (size_t i = 0; window > 0 && i + static_cast<size_t>(window) < slots.size(); ++i)
+        slots[i] = -1;
     return slots;
 }
 
@@ -181,10 +184,10 @@ TEST_F(AttnPlanGpu, MatchesTheHost) {
         if (shape.deterministic) {
             for (size_t r = 0; r < step.context.size(); ++r) {
                 for (int32_t node = 0; node < step.node_start[r + 1] - step.node_start[r]; ++node) {
-                    const std::vector<int32_t> expected = path_slots_of(step, r, node);
-                    const int64_t at = int64_t{step.node_start[r] + node} * w.path_capacity;
-                    EXPECT_EQ(from_device(w.path_slots + at, static_cast<int32_t>(expected.size())),
-                              expected)
+                    std::vector<int32_t> expected = path_slots_of(step, r, node);
+                    expected.resize(static_cast<size_t>(w.path_keys), -1);
+                    const int64_t at = int64_t{step.node_start[r] + node} * w.path_keys;
+                    EXPECT_EQ(from_device(w.path_slots + at, w.path_keys), expected)
                         << "request " << r << ", node " << node;
                 }
             }

@@ -208,10 +208,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
         // The path, for the teams that end the row: their half of this lane's columns.
         PathColumns path;
         if (item.path_partial >= 0 && active && chunk < 2) {
-            const int32_t partial = item.path_partial +
-                                    (node * args.kv_heads + item.kv_head) * args.path_blocks +
-                                    group_head / kTileRows;
-            const int32_t path_row = partial * kTileRows + group_head % kTileRows;
+            const int32_t unit = (node >> item.path_nodes_log2) * args.kv_heads + item.kv_head;
+            const int32_t partial =
+                item.path_partial + unit * args.path_blocks + group_head / kTileRows;
+            const int32_t unit_node = node & ((1 << item.path_nodes_log2) - 1);
+            const int32_t path_row =
+                partial * kTileRows + unit_node * args.group + group_head % kTileRows;
             path.lse = __ldcg(args.partial_lse + path_row);
             if (has_columns) {
                 path.columns = __ldcg(reinterpret_cast<const uint2*>(
