@@ -66,6 +66,10 @@ inline constexpr double kPathUs = 5.0;
 inline constexpr double kPathPairUs = 4.5;
 inline constexpr double kPathPairTileUs = 1.9;
 
+/// Of a tile's arithmetic, what each of two blocks that share it does: scores and softmax are done
+/// twice.
+inline constexpr double kSharedTile = 0.7;
+
 /// Costs of one step's units. Integers, so that host and device decide alike.
 struct AttnCosts {
     int32_t unit_ns;
@@ -73,6 +77,7 @@ struct AttnCosts {
     int32_t path_ns;          // of a path unit, or a pair of them, without its tiles
     int32_t path_tile_ns;     // a key tile of one or both
     int32_t tile_compute_ns;  // kTileRows rows by a key tile
+    int32_t shared_tile_ns;   // the same by one of two blocks that share it
     int32_t tile_memory_ns;   // a key tile of a K/V head from memory, all multiprocessors reading
     int32_t tile_lone_ns;     // the same while few read
     int32_t combine_ns;
@@ -123,19 +128,30 @@ constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
     return attn_tile_keys(shape, AttnEngine::wgmma_sm90);
 }
 
+/// Deterministic mode: whether two blocks may share a segment, each with all of its keys and half
+/// of the values. What a block does per value of a row is the same then.
+constexpr bool attn_shares(const kdt_attn_shape& shape, AttnEngine engine) {
+    return is_mla_wgmma_bf16(shape, engine) && shape.mode == KDT_ATTN_DETERMINISTIC;
+}
+
 /// Deterministic mode: up to this length segments are fewer than fill the device. Of MLA, where
-/// arithmetic is what a tile costs, half as many: a single node loses 15 % at most, 16 and more
-/// gain, because results are fewer (H200: with 32 nodes 24 to 16 us at 4k, 35 to 29 at 16k). Of GQA
-/// in pairs so many that blocks are left for the paths; with few K/V heads, where a step is short
-/// and results count, half as many. Other GQA waits for memory.
+/// arithmetic is what a tile costs, half as many: a single node loses, 16 and more gain, because
+/// results are fewer. With bf16 on sm_90a two blocks share a segment of a step with one row tile,
+/// so that it loses less (H200, 4k, 16k, 32k: one node 25, 13, 25 % above fast mode, 32 nodes 3,
+/// 22, 11); the more they share the more they wait for L2, at 64k one node 30 %, hence the limit.
+/// Of GQA in pairs so many that blocks are left for the paths; with few K/V heads, where a step is
+/// short and results count, half as many. Other GQA waits for memory.
 struct ShortSegments {
     int32_t most_keys;
     int32_t sixteenths;  // of as many as there are of longer ones
+    int32_t least_keys;  // shorter ones are half as many again
 };
 constexpr ShortSegments attn_short_segments(const kdt_attn_shape& shape, AttnEngine engine) {
-    if (shape.kind == KDT_ATTN_MLA) return {10 * kMlaWgmmaTileKeys, 8};
-    if (!attn_takes_pairs(shape, engine)) return {0, 16};
-    return shape.kv_heads < 4 ? ShortSegments{4 * kTileKeys, 8} : ShortSegments{10 * kTileKeys, 13};
+    if (is_mla_wgmma_bf16(shape, engine)) return {16 * kMlaWgmmaTileKeys, 8, 3 * kMlaWgmmaTileKeys};
+    if (shape.kind == KDT_ATTN_MLA) return {10 * kMlaWgmmaTileKeys, 8, 0};
+    if (!attn_takes_pairs(shape, engine)) return {0, 16, 0};
+    return shape.kv_heads < 4 ? ShortSegments{4 * kTileKeys, 8, 0}
+                              : ShortSegments{10 * kTileKeys, 13, 0};
 }
 
 /// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with
@@ -149,9 +165,9 @@ constexpr int32_t attn_path_keys(const kdt_attn_shape& shape) {
 }
 
 /// Deterministic mode: nodes that a path unit has at most, as a power of two.
-constexpr int32_t most_path_nodes_log2(const kdt_attn_shape& shape) {
+constexpr int32_t most_path_nodes_log2(const kdt_attn_shape& shape, AttnEngine engine) {
     int32_t log2 = 0;
-    if (shape.kind == KDT_ATTN_MLA) return log2;
+    if (shape.kind == KDT_ATTN_MLA && !is_mla_wgmma_bf16(shape, engine)) return log2;
     while ((shape.heads / shape.kv_heads << (log2 + 1)) <= kTileRows) ++log2;
     return log2;
 }
@@ -173,6 +189,7 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
         .path_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairUs : kPathUs)),
         .path_tile_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairTileUs : tile_us)),
         .tile_compute_ns = static_cast<int32_t>(1e3 * tile_us),
+        .shared_tile_ns = static_cast<int32_t>(1e3 * kSharedTile * tile_us),
         .tile_memory_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.bytes_per_us),
         .tile_lone_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.lone_bytes_per_us),
         .combine_ns = static_cast<int32_t>(1e3 * rates.combine_us),

@@ -49,6 +49,7 @@ struct PlanShape {
     int32_t multiprocessors;
     int32_t tile_keys;             // of a key tile
     ShortSegments short_segments;  // deterministic mode
+    bool shares;                   // attn_shares
     bool pairs;                    // attn_takes_pairs
     int32_t path_keys;
     int32_t most_path_nodes_log2;
@@ -134,7 +135,12 @@ constexpr int32_t segment_of(const PlanShape& shape, int32_t boundary) {
     const int32_t most = most_segments(shape);
     const int32_t few = most * shape.short_segments.sixteenths / 16;
     const int32_t few_keys = ceil_div(tiles, few > 1 ? few : 1) * shape.tile_keys;
-    if (few_keys <= shape.short_segments.most_keys) return few_keys;
+    if (few_keys <= shape.short_segments.most_keys) {
+        const int32_t least_keys = shape.short_segments.least_keys;
+        const int32_t fewer_keys = ceil_div(tiles, few > 3 ? few / 2 : 1) * shape.tile_keys;
+        if (fewer_keys <= least_keys) return fewer_keys;
+        return few_keys > least_keys ? few_keys : least_keys;
+    }
     const int32_t segment = ceil_div(tiles, most);
     int32_t step = 1;
     while (segment >= 16 * step) step *= 2;
@@ -242,11 +248,24 @@ constexpr int32_t run_entries(const PlanShape& shape, const PlanRequest& request
     return wanted < 1 ? 1 : wanted < entries ? wanted : entries;
 }
 
+/// Deterministic mode: blocks that share each segment, half of the values each: 1 or 2. Two where
+/// half a segment is still no less than a part is to have.
+constexpr int32_t plan_sharing(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
+    if (!shape.shares) return 1;
+    const int32_t splits = plan_splits(shape, request, choice);
+    const bool shared = shape.splits > 0
+                            ? choice >= 2 * splits
+                            : 2 * choice * shape.tile_keys <= request.prefix[0].segment_keys;
+    return splits > 0 && shared ? 2 : 1;
+}
+
 /// Parts that blocks take of a row tile: in deterministic mode runs of entries.
 constexpr int32_t plan_parts(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
     if (!shape.deterministic) return plan_splits(shape, request, choice);
     const int32_t entries = plan_entries(shape, request, choice);
-    return entries == 0 ? 0 : ceil_div(entries, run_entries(shape, request, choice));
+    if (entries == 0) return 0;
+    return plan_sharing(shape, request, choice) *
+           ceil_div(entries, run_entries(shape, request, choice));
 }
 
 /// Begin of part `part` of `parts` that `count` things are cut into, alike but for one.
@@ -294,7 +313,7 @@ constexpr PlanCounts unit_counts(const PlanShape& shape, const PlanRequest& requ
     }
     const int32_t columns = row_tiles / entry_tiles(shape, request);
     return {columns * parts,
-            columns * plan_entries(shape, request, choice),
+            plan_sharing(shape, request, choice) * columns * plan_entries(shape, request, choice),
             row_tiles * plan_splits(shape, request, choice),
             0,
             0,
