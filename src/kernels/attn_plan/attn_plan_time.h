@@ -163,8 +163,8 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
     }
     int64_t ns = clock.ns();
     if (shape.deterministic) {
-        // Of cuts which the paths outlast the one with the shortest runs.
-        ns += plan_paths(shape, requests, count, total.runs, prefix_ns).ns + prefix_ns / 16;
+        // Of cuts that the paths outlast alike the one with the shortest runs.
+        ns += plan_paths(shape, requests, count, total.runs, prefix_ns).ns + prefix_ns / 256;
     }
     if (total.partials > 0) {
         const int64_t rows_ps =

@@ -27,7 +27,8 @@ constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
 /// Deterministic mode: prefix segments of one request, of both lengths, at most.
 constexpr int32_t most_segments(const kdt_attn_shape& shape, int32_t max_context) {
     const int32_t tiles = ceil_div(max_context, least_tile_keys(shape));
-    const int32_t most = row_segments(node_tiles(shape));
+    const SegmentLevels levels = attn_segment_levels(shape, AttnEngine::wgmma_sm90);
+    const int32_t most = row_segments(node_tiles(shape)) * levels.level[3].sixteenths / 16;
     return 2 * (tiles < most ? tiles : most);
 }
 
@@ -99,7 +100,7 @@ constexpr PlanShape plan_shape(const kdt_attn_shape& shape, const AttnWorkspace&
             .splits = shape.splits,
             .multiprocessors = multiprocessors,
             .tile_keys = attn_tile_keys(shape, engine),
-            .short_segments = attn_short_segments(shape, engine),
+            .segment_levels = attn_segment_levels(shape, engine),
             .shares = attn_shares(shape, engine),
             .pairs = attn_takes_pairs(shape, engine),
             .path_keys = attn_path_keys(shape),

@@ -154,7 +154,7 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
         bool same_rows = false;
         if (!first || (walk.pairs && !walk.planned)) {
             const WorkUnit next = list[walk.pairs ? u + group : u];
-            same_rows = !first && has_same_rows(unit, next);
+            same_rows = !Config::kRawKeys && !first && has_same_rows(unit, next);
             unit = next;
             if (walk.pairs) beside = list[u + (group ^ 1)];
         }
@@ -169,11 +169,11 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
 
         if constexpr (Config::kPairs) {
             if (!same_rows) {
-                // Both are asked for before either is there.
-                const RowRange range = row_range(params, unit, request, thread % kTileRows);
                 if constexpr (Config::kRawKeys)
                     load_query_raw<Config>(params, unit, first_row, lane, q, row_scale);
-                else
+                // Rows, and Q where registers allow it, are asked for before either is there.
+                const RowRange range = row_range(params, unit, request, thread % kTileRows);
+                if constexpr (!Config::kRawKeys)
                     load_query_registers<Config>(params, unit, first_row, lane, q);
                 ptx::named_barrier_sync(group_barrier, kGroupThreads);  // rows are no longer read
                 if (thread < kTileRows) rows[thread] = range;
