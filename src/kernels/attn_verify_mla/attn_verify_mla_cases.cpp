@@ -34,7 +34,7 @@ void add_instances(std::vector<AttnVerifyMlaCase>& cases) {
             test.step.page_starts = cases.size() % 2 == 1;
             test.fused_query = cases.size() % 3 == 1;
             test.slot_padding = cases.size() % 5 == 2 ? 128 : 0;
-            test.reduced = heads == 8 || heads == 12 || heads == 64;
+            test.reduced = heads == 8 || heads == 12;
             cases.push_back(test);
         }
     }
@@ -161,6 +161,37 @@ void add_far_and_capped(std::vector<AttnVerifyMlaCase>& cases) {
     }
 }
 
+/// FP8 steps whose capacities choose each of the loops for few rows: up to 8, 16 and 32.
+void add_few_rows(std::vector<AttnVerifyMlaCase>& cases) {
+    for (int32_t f = 1; f < 3; ++f) {
+        for (int32_t nodes = 1; nodes <= 4; ++nodes) {
+            AttnVerifyMlaCase test;
+            test.name = "few_rows_" + std::to_string(8 * nodes) + "_" + kFormatNames[f];
+            test.format = kFormats[f];
+            test.step = {
+                .requests = {{1000 * nodes + 3, nodes, random, nodes % 2 == 0 ? heavy : light}},
+                .page_size = nodes % 2 == 0 ? 1 : 16,
+                .seed = static_cast<uint32_t>(800 + 10 * f + nodes)};
+            test.fused_query = nodes == 3;
+            test.reduced = nodes % 2 == 0;
+            cases.push_back(test);
+            test.name += "_capped";
+            test.logit_cap = f == 1 ? 5.0f : 30.0f;
+            test.reduced = false;
+            cases.push_back(test);
+        }
+        AttnVerifyMlaCase ragged;
+        ragged.name = std::string("few_rows_ragged_") + kFormatNames[f];
+        ragged.format = kFormats[f];
+        ragged.step = {.requests = {{129, 1, chain, heavy},
+                                    {0, 2, star, light},
+                                    {64, 0, chain, light},
+                                    {2000, 1, chain, light}},
+                       .seed = static_cast<uint32_t>(860 + f)};
+        cases.push_back(ragged);
+    }
+}
+
 /// Everything at random.
 void add_random(std::vector<AttnVerifyMlaCase>& cases) {
     for (uint32_t seed = 700; seed < 724; ++seed) {
@@ -187,6 +218,23 @@ void add_random(std::vector<AttnVerifyMlaCase>& cases) {
     }
 }
 
+/// More units than a device has multiprocessors, so that blocks take several, of other rows each;
+/// and one so long that a ring of stages goes round.
+void add_many_units(std::vector<AttnVerifyMlaCase>& cases) {
+    for (int32_t f = 0; f < 3; ++f) {
+        AttnVerifyMlaCase test;
+        test.name = std::string("many_units_") + kFormatNames[f];
+        test.heads = 128;
+        test.format = kFormats[f];
+        for (int32_t r = 0; r < 50; ++r) test.step.requests.push_back({r, 2, chain, heavy});
+        test.step.requests.push_back({1400, 1, chain, light});
+        test.step.seed = static_cast<uint32_t>(160 + f);
+        test.splits = 1;
+        test.reduced = true;
+        cases.push_back(test);
+    }
+}
+
 }  // namespace
 
 std::span<const AttnVerifyMlaCase> attn_verify_mla_cases() {
@@ -198,7 +246,9 @@ std::span<const AttnVerifyMlaCase> attn_verify_mla_cases() {
         add_long(all);
         add_batches(all);
         add_far_and_capped(all);
+        add_few_rows(all);
         add_random(all);
+        add_many_units(all);
         return all;
     }();
     return cases;
@@ -218,6 +268,7 @@ AttnVerifyMlaInputs make_attn_verify_mla_inputs(const AttnVerifyMlaCase& test, A
     in.shape.kv_heads = 1;
     in.shape.head_dim = 576;
     in.shape.kv_format = test.format;
+    in.shape.splits = test.splits;
 
     kdt_attn_mla_tensors& tensors = in.tensors;
     tensors.struct_bytes = sizeof tensors;

@@ -43,9 +43,9 @@ __device__ __forceinline__ void load_query(const AttnVerifyMlaParams& params, co
                                            int32_t lane) {
     constexpr int32_t kRows = CacheRow<kFormat>::kQueryRows;
     const int32_t first = 8 * part;
-    if (first % kRows == 0 && lane == 0)
-        ptx::mbarrier_arrive_expect_bytes(full, min(kRows, unit.rows - first) * kQueryRowBytes);
-    __syncwarp();
+    if (first % kRows == 0)
+        ptx::mbarrier_arrive_warp_expect_bytes(full, lane,
+                                               min(kRows, unit.rows - first) * kQueryRowBytes);
     // Blocks begin at different rows: together they would ask for the same ones at once.
     const auto turn = static_cast<int32_t>(blockIdx.x);
     const int32_t in_unit = first + (lane + turn) % 8;
@@ -97,8 +97,7 @@ __device__ __forceinline__ void load_keys(const AttnVerifyMlaParams& params, int
     const uint32_t present = __ballot_sync(0xffffffffu, slot >= 0);
     const uint32_t missing = ((1u << kStepKeys) - 1) & ~present;
     if (missing != 0) clear_rows(stage, Row::kStride, Row::kBytes, missing, lane);
-    if (lane == 0) ptx::mbarrier_arrive_expect_bytes(full, __popc(present) * Row::kBytes);
-    __syncwarp();
+    ptx::mbarrier_arrive_warp_expect_bytes(full, lane, __popc(present) * Row::kBytes);
     if (slot >= 0)
         ptx::copy_bulk(stage + lane * Row::kStride,
                        static_cast<const uint8_t*>(params.kv) + slot * params.kv_slot_bytes,
@@ -119,12 +118,12 @@ struct KeySlots {
           tail(unit.first_node - unit.context) {
         if (unit.path_node < 0) return;
         const AttnWorkspace& workspace = params.workspace;
-        pages = workspace.path_slots - unit.key_begin +
-                int64_t{unit.first_node + unit.path_node} * workspace.path_capacity;
+        pages =
+            workspace.path_slots + int64_t{unit.first_node + unit.path_node} * workspace.path_keys;
         shift = 0;
         context = unit.key_end;
     }
-    /// The page or slot of key `key`; in flight until it is used.
+    /// The page or slot of key `key`, -1: it has none; in flight until it is used.
     __device__ __forceinline__ int32_t look_up(const AttnVerifyMlaParams& params,
                                                int32_t key) const {
         return key < context ? pages[key >> shift] : params.batch.tail_slots[tail + key];

@@ -3,7 +3,8 @@
 //   load        gathers the latent rows of 48 keys a stage (cp.async, one row at a time, whatever
 //               the page size) into one of three stages;
 //   score       S = Q K^T, softmax, P to shared memory;
-//   accumulate  two warpgroups, each O[64 rows, 256 columns] += P V of its half of the latent.
+//   accumulate  two warpgroups, each O[64 rows, 256 columns] += P V of its half of the latent; of a
+//               segment that two blocks share, each 128 columns of the block's half.
 //
 // Tensor cores stay busy because the score of the next tile runs beside the accumulation of this
 // one. The softmax keeps a row's reference maximum until a score exceeds it by kLazyRescale powers
@@ -25,7 +26,7 @@ __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shar
     const auto* const kv = static_cast<const std::byte*>(p.kv) + unit16 * 16;
     const FirstSlots<kKeys, 3> first(p.workspace, thread);
     const uint64_t policy = ptx::evict_first_policy();
-    TileWalk<kKeys, kOutTurns> walk(p);
+    TileWalk<kKeys> walk(p);
     TileRow now = look_up(walk, thread, &first.slot[0]);
     TileRow next = look_up(walk, thread, &first.slot[1]);
     TileRow later = look_up(walk, thread, &first.slot[2]);
@@ -41,23 +42,22 @@ __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shar
         }
         ptx::mbarrier_wait(shared + kBarrierEmpty + 8 * turn.stage(), turn.parity() ^ 1);
         const uint32_t stage = shared + kKv + turn.stage() * kTileBytes;
-        if (!now.empty) {
 #pragma unroll
-            for (int32_t step = 0; step < kKeys / 16; ++step) {
-                const int32_t slot = __shfl_sync(0xffffffff, lane_slot, step * 4 + thread % 32 / 8);
-                const bool valid = slot >= 0;
-                const std::byte* row = kv + (valid ? slot * p.kv_slot_bytes : 0);
-                const uint32_t to = stage + copy_offset(copy_row<kKeys>(thread, step), unit16);
+        for (int32_t step = 0; step < kKeys / 16; ++step) {
+            const int32_t slot = __shfl_sync(0xffffffff, lane_slot, step * 4 + thread % 32 / 8);
+            const bool valid = slot >= 0;
+            const std::byte* row = kv + (valid ? slot * p.kv_slot_bytes : 0);
+            const uint32_t to = stage + copy_offset(copy_row<kKeys>(thread, step), unit16);
 #pragma unroll
-                for (int32_t chunk = 0; chunk < kChunks; ++chunk)
-                    ptx::copy_async_16(to + chunk * kChunkBytes, row + chunk * 128, valid, policy);
-            }
+            for (int32_t chunk = 0; chunk < kChunks; ++chunk)
+                ptx::copy_async_16(to + chunk * kChunkBytes, row + chunk * 128, valid, policy);
         }
         ptx::mbarrier_arrive_on_copies(shared + kBarrierFull + 8 * turn.stage());
         now = next;
         next = later;
         later = look_up(walk, thread);
     }
+    if (turn.count == 1) ptx::named_barrier_sync(kQueryBarrier, 256);  // somebody has arrived
 }
 
 // ---- score ------------------------------------------------------------------------------------
@@ -96,8 +96,8 @@ __device__ __forceinline__ uint64_t tail_mask(uint64_t low, uint64_t high, int32
     return tail < 64 ? low >> tail | high << 1 << (63 - tail) : high >> (tail - 64);
 }
 
-/// mask_scores() for a unit of fast mode, whose rows' ancestors are at `masks` in shared memory: in
-/// the step's last tiles it is what all others wait for.
+/// Fast mode: the mask of a tile that reaches beyond the context. The rows' ancestors are at
+/// `masks` in shared memory: in the step's last tiles it is what all others wait for.
 __device__ __forceinline__ void mask_tail(uint32_t masks, const WorkUnit& unit, int32_t key,
                                           int32_t row, Scores& s) {
 #pragma unroll
@@ -118,21 +118,40 @@ __device__ __forceinline__ void mask_tail(uint32_t masks, const WorkUnit& unit, 
     }
 }
 
-__device__ __forceinline__ void mask_scores(const AttnVerifyMlaParams& p,
-                                            const AttnRequest& request, const WorkUnit& unit,
-                                            int32_t key, int32_t row, Scores& s) {
+/// Deterministic mode: which keys of a unit this thread's two rows see.
+struct SeenKeys {
+    int32_t depth[2] = {};  // in flight until a tile is masked
+    int32_t begin[2] = {};  // of a path unit: where the row's own path begins
+
+    __device__ SeenKeys(const AttnVerifyMlaParams& p, const WorkUnit& unit, int32_t row) {
+        if (unit.is_fast()) return;
 #pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-        const int32_t packed = unit.row_begin + min(row + 8 * half, unit.rows - 1);
-        const RowVisibility visibility(p.batch, request, unit, packed / p.heads);
-#pragma unroll
-        for (int32_t i = 0; i < kKeys / 2; ++i) {
-            if ((i >> 1 & 1) != half) continue;
-            const int32_t column = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
-            if (key + column >= unit.key_end || !visibility.sees(key + column)) s[i] = -INFINITY;
+        for (int32_t half = 0; half < 2; ++half) {
+            const int32_t node = (unit.row_begin + min(row + 8 * half, unit.rows - 1)) / p.heads;
+            depth[half] = p.batch.depth[unit.first_node + node];
+            if (unit.path_node >= 0) begin[half] = (node - unit.path_node) * p.batch.path_keys;
         }
     }
-}
+
+    /// Of the tile that begins at `key`.
+    __device__ __forceinline__ void mask(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                                         int32_t key, Scores& s) const {
+        const int32_t own = key + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int32_t half = 0; half < 2; ++half) {
+            const int32_t position = unit.context + depth[half];
+            const int32_t boundary = path_boundary(position, p.batch.max_depth);
+            const int32_t end = unit.path_node >= 0 ? begin[half] + position + 1 - boundary
+                                                    : min(boundary, unit.key_end);
+#pragma unroll
+            for (int32_t i = 0; i < kKeys / 2; ++i) {
+                if ((i >> 1 & 1) != half) continue;
+                const int32_t column = i / 4 * 8 + i % 2;
+                if (column < begin[half] - own || column >= end - own) s[i] = -INFINITY;
+            }
+        }
+    }
+};
 
 /// S = Q K^T of the tile at `k_tile`; calls `between` when kHandOverAfter of its products are under
 /// way.
@@ -179,7 +198,7 @@ struct ScoreRole {
     uint32_t p_row;  // where this lane's row of P goes for the first two groups of 8 keys
     int32_t first_row;
     Turn<kStages> turn{0};
-    uint32_t published = 0;  // tiles; turns of results have none
+    uint32_t published = 0;  // tiles
 
     __device__ ScoreRole(const AttnVerifyMlaParams& params, std::byte* memory, uint32_t address,
                          int32_t of_role)
@@ -265,12 +284,12 @@ struct ScoreRole {
         if (thread % 32 == 0) rescale_flag[thread / 32] = rescale;
         ptx::fence_async_proxy();
         __syncwarp();
-        if (thread % 32 == 0) ptx::mbarrier_arrive(shared + kBarrierPFull);
+        ptx::mbarrier_arrive_warp(shared + kBarrierPFull, thread % 32);
     }
 
     __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const QueryRegisters& q,
                                                RowState (&rows)[2]) {
-        const AttnRequest request(p.batch, unit);
+        const SeenKeys seen(p, unit, row());
         // Tensor cores serve whoever asks, and accumulation asks for more: started beside the next
         // scores it would hold them up. So a tile's P is held back until those are done, if their
         // keys are there.
@@ -287,7 +306,7 @@ struct ScoreRole {
                 if (unit.is_fast())
                     mask_tail(shared + kTailMask, unit, key, row(), s);
                 else
-                    mask_scores(p, request, unit, key, row(), s);
+                    seen.mask(p, unit, key, s);
             }
             tile = soften(s, rows);
             ++turn.count;
@@ -295,7 +314,6 @@ struct ScoreRole {
                                               ptx::mbarrier_done(full(turn), turn.parity()));
             if (!held) publish(tile);
         }
-        turn.count += kOutTurns;
     }
 
     __device__ __forceinline__ void finish(const WorkUnit& unit, uint32_t unit_parity,
@@ -305,10 +323,11 @@ struct ScoreRole {
             const float sum = quad_sum(rows[half].sum);
             if (thread % 4 != 0) continue;
             row_inverse[unit_parity * 64 + row() + 8 * half] = sum == 0.0f ? 0.0f : 1.0f / sum;
+            if (unit.columns == UnitColumns::high) continue;  // the other half stores it
             store_lse(p, unit, row() + 8 * half, row_lse(rows[half].maximum, sum));
         }
         __syncwarp();
-        if (thread % 32 == 0) ptx::mbarrier_arrive(shared + kBarrierFinal + 8 * unit_parity);
+        ptx::mbarrier_arrive_warp(shared + kBarrierFinal + 8 * unit_parity, thread % 32);
     }
 
     __device__ __forceinline__ void run() {
@@ -343,41 +362,76 @@ struct ScoreRole {
 
 // ---- accumulate -------------------------------------------------------------------------------
 
-/// Normalises a warp's 16 rows of O, 256 columns of `half`, and stores them, whole rows at a time,
-/// by way of its part of the free stage at `stage`. `thread`: of the warpgroup.
+/// What an accumulating warpgroup has of the latent: 256 values, or 128 where two blocks share the
+/// unit. `chunk`: of 64 values, the first.
+struct LatentPart {
+    bool wide;
+    int32_t chunk;
+
+    __device__ LatentPart(const WorkUnit& unit, int32_t half)
+        : wide(unit.columns == UnitColumns::all),
+          chunk((wide ? 4 : 2) * half + (unit.columns == UnitColumns::high ? 4 : 0)) {}
+};
+
+/// Normalises a warp's 16 rows of O and stores them, by way of its own part of shared memory, 32
+/// columns at a time. No stage of the ring is taken for it: the next unit's tiles come meanwhile.
+/// `thread`: of the warpgroup.
 __device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                                          uint32_t shared, uint32_t stage, int32_t thread,
-                                          int32_t half, const float (&inverse)[2],
+                                          uint32_t shared, int32_t thread, int32_t half,
+                                          const LatentPart& part, const float (&inverse)[2],
                                           const float (&o)[2][64]) {
     const int32_t lane = thread % 32;
-    const int32_t warp = half * 4 + thread / 32;
-    const auto place = [&](int32_t row) {
-        return row < kOutStageRows ? stage + warp * kOutStageBytes + row * kOutRowBytes
-                                   : shared + kOutRest + warp * kOutRestBytes +
-                                         (row - kOutStageRows) * kOutRowBytes;
+    const uint32_t memory = shared + kOut + (half * 4 + thread / 32) * kOutBytes;
+    // 64 bytes a row; the 16-byte units of rows 2 i and 2 i + 1 lie in order i.
+    const auto place = [&](int32_t row, int32_t unit16) {
+        return memory + row * 64 + ((unit16 ^ (row >> 1 & 3)) << 4);
     };
-    const uint32_t to = place(lane % 16) + lane / 16 * 16;
-#pragma unroll
-    for (int32_t block = 0; block < 16; ++block) {  // 16 columns
-        const float* const d = &o[block / 8][block % 8 * 8];
-        ptx::store_matrices(to + block * 32, ptx::pack_bf16(d[0] * inverse[0], d[1] * inverse[0]),
-                            ptx::pack_bf16(d[2] * inverse[1], d[3] * inverse[1]),
-                            ptx::pack_bf16(d[4] * inverse[0], d[5] * inverse[0]),
-                            ptx::pack_bf16(d[6] * inverse[1], d[7] * inverse[1]));
-    }
-    __syncwarp();
+    const uint32_t to[2] = {place(lane % 16, lane / 16), place(lane % 16, 2 + lane / 16)};
+    const uint32_t from[2] = {place(lane / 4, lane % 4), place(8 + lane / 4, lane % 4)};
     const int64_t first_row = unit.partial >= 0
                                   ? int64_t{unit.partial} * kTileRows
                                   : int64_t{unit.first_node} * p.heads + unit.row_begin;
-    const int32_t warp_row = thread / 32 * 16;
+    const int32_t row = thread / 32 * 16 + lane / 4;  // and row + 8
     auto* const out = static_cast<std::byte*>(unit.partial >= 0 ? p.workspace.partial_out : p.out) +
-                      2 * ((first_row + warp_row) * kMlaLatent + half * 256) + lane * 16;
+                      2 * ((first_row + row) * kMlaLatent + part.chunk * 64) + lane % 4 * 16;
 #pragma unroll
-    for (int32_t row = 0; row < 16; ++row) {
-        const uint4 values = ptx::load_shared_128(place(row) + lane * 16);
-        if (warp_row + row < unit.rows)
-            *reinterpret_cast<uint4*>(out + row * 2 * kMlaLatent) = values;
+    for (int32_t piece = 0; piece < 8; ++piece) {
+        const int32_t rows = piece < 4 || part.wide ? unit.rows : 0;
+#pragma unroll
+        for (int32_t i = 0; i < 2; ++i) {  // 16 columns
+            const float* const d = &o[piece / 4][piece % 4 * 16 + i * 8];
+            ptx::store_matrices(to[i], ptx::pack_bf16(d[0] * inverse[0], d[1] * inverse[0]),
+                                ptx::pack_bf16(d[2] * inverse[1], d[3] * inverse[1]),
+                                ptx::pack_bf16(d[4] * inverse[0], d[5] * inverse[0]),
+                                ptx::pack_bf16(d[6] * inverse[1], d[7] * inverse[1]));
+        }
+        __syncwarp();
+        const uint4 values[2] = {ptx::load_shared_128(from[0]), ptx::load_shared_128(from[1])};
+        if (row < rows) *reinterpret_cast<uint4*>(out + piece * 64) = values[0];
+        if (row + 8 < rows)
+            *reinterpret_cast<uint4*>(out + 8 * 2 * kMlaLatent + piece * 64) = values[1];
+        __syncwarp();  // before the next piece is written
     }
+}
+
+/// O += P V of a tile, its first kWidth times 128 columns; `more` false: O = P V.
+template <int32_t kWidth>
+__device__ __forceinline__ void add_products(uint64_t p_tile, uint64_t v_tile, bool more,
+                                             float (&o)[2][64]) {
+#pragma unroll
+    for (int32_t i = 0; i < kWidth; ++i) wgmma::touch(o[i]);
+    wgmma::fence();
+#pragma unroll
+    for (int32_t step = 0; step < kKeys / 16; ++step) {
+#pragma unroll
+        for (int32_t i = 0; i < kWidth; ++i)
+            wgmma::ss_n128_bt(o[i], p_tile + step * 2,
+                              v_tile + i * 2 * (kChunkBytes >> 4) + step * 128, more || step > 0);
+    }
+    wgmma::commit();
+    wgmma::wait<0>();
+#pragma unroll
+    for (int32_t i = 0; i < kWidth; ++i) wgmma::touch(o[i]);
 }
 
 __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const std::byte* memory,
@@ -399,11 +453,12 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
          index = next_unit(unit, index), ++unit_count) {
         if (index != blockIdx.x) unit = p.workspace.units[index];
         const uint32_t unit_parity = unit_count & 1;
+        const LatentPart part(unit, half);
         float o[2][64];  // 128 columns each: one product cannot have 256 in a block of 512 threads
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys, ++turn.count) {
             const bool first = key == unit.key_begin;
             ptx::mbarrier_wait(shared + kBarrierFull + 8 * turn.stage(), turn.parity());
-            ptx::mbarrier_wait(shared + kBarrierPFull, (turn.count - unit_count * kOutTurns) & 1);
+            ptx::mbarrier_wait(shared + kBarrierPFull, turn.count & 1);
             if (!first && *const_cast<const volatile int32_t*>(rescale_flag + warp)) {
                 const float factor[2] = {*const_cast<const volatile float*>(row_scale + row),
                                          *const_cast<const volatile float*>(row_scale + row + 8)};
@@ -411,38 +466,20 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
                 for (int32_t i = 0; i < 128; ++i) o[i / 64][i % 64] *= factor[i >> 1 & 1];
             }
             const uint64_t v_tile = wgmma::mn_major(
-                shared + kKv + turn.stage() * kTileBytes + half * 4 * kChunkBytes, kChunkBytes);
-            wgmma::touch(o[0]);
-            wgmma::touch(o[1]);
-            wgmma::fence();
-#pragma unroll
-            for (int32_t step = 0; step < kKeys / 16; ++step) {
-#pragma unroll
-                for (int32_t quarter = 0; quarter < 2; ++quarter)
-                    wgmma::ss_n128_bt(o[quarter], p_tile + step * 2,
-                                      v_tile + quarter * 2 * (kChunkBytes >> 4) + step * 128,
-                                      !first || step > 0);
-            }
-            wgmma::commit();
-            wgmma::wait<0>();
-            wgmma::touch(o[0]);
-            wgmma::touch(o[1]);
-            if (lane == 0) {
-                ptx::mbarrier_arrive(shared + kBarrierPEmpty);
-                ptx::mbarrier_arrive(shared + kBarrierEmpty + 8 * turn.stage());
-            }
+                shared + kKv + turn.stage() * kTileBytes + part.chunk * kChunkBytes, kChunkBytes);
+            if (part.wide)
+                add_products<2>(p_tile, v_tile, !first, o);
+            else
+                add_products<1>(p_tile, v_tile, !first, o);
+            ptx::mbarrier_arrive_warp(shared + kBarrierPEmpty, lane);
+            ptx::mbarrier_arrive_warp(shared + kBarrierEmpty + 8 * turn.stage(), lane);
         }
         ptx::mbarrier_wait(shared + kBarrierFinal + 8 * unit_parity, unit_count >> 1 & 1);
         const float inverse[2] = {
             *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row),
             *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row + 8)};
-        ptx::mbarrier_wait(shared + kBarrierFull + 8 * turn.stage(), turn.parity());
-        if (warp * 16 < unit.rows)
-            store_out(p, unit, shared, shared + kKv + turn.stage() * kTileBytes, thread, half,
-                      inverse, o);
+        if (warp * 16 < unit.rows) store_out(p, unit, shared, thread, half, part, inverse, o);
         __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(shared + kBarrierEmpty + 8 * turn.stage());
-        turn.count += kOutTurns;
     }
 }
 
@@ -459,12 +496,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x == 0) {
         for (int32_t stage = 0; stage < kStages; ++stage) {
             ptx::mbarrier_init(shared + kBarrierFull + 8 * stage, 128);
-            ptx::mbarrier_init(shared + kBarrierEmpty + 8 * stage, 8);
+            ptx::mbarrier_init(shared + kBarrierEmpty + 8 * stage, 8 * ptx::kWarpArrivals);
         }
-        ptx::mbarrier_init(shared + kBarrierPFull, 4);
-        ptx::mbarrier_init(shared + kBarrierPEmpty, 8);
+        ptx::mbarrier_init(shared + kBarrierPFull, 4 * ptx::kWarpArrivals);
+        ptx::mbarrier_init(shared + kBarrierPEmpty, 8 * ptx::kWarpArrivals);
         for (int32_t parity = 0; parity < 2; ++parity)
-            ptx::mbarrier_init(shared + kBarrierFinal + 8 * parity, 4);
+            ptx::mbarrier_init(shared + kBarrierFinal + 8 * parity, 4 * ptx::kWarpArrivals);
         ptx::mbarrier_init_fence();
     }
     __syncthreads();

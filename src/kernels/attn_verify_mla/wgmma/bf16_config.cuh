@@ -32,18 +32,13 @@ inline constexpr int32_t kBarrierPEmpty = kBarrierPFull + 8;           // 8 warp
 inline constexpr int32_t kBarrierFinal = kBarrierPEmpty + 8;  // [2] by unit parity: the score
                                                               // warpgroup may be a unit ahead
 inline constexpr int32_t kTailMask = kBarrierFinal + 2 * 8;   // uint64 [64][2], ancestors of rows
-// A unit's results pass through shared memory: of each accumulating warp's 16 rows of 256 columns
-// as many as fit go to its part of a stage, the others here.
-inline constexpr int32_t kOutRowBytes = 256 * 2 + 16;  // padded against bank conflicts
-inline constexpr int32_t kOutStageBytes = kTileBytes / 8;
-inline constexpr int32_t kOutStageRows = kOutStageBytes / kOutRowBytes;
-inline constexpr int32_t kOutRest = (kTailMask + 64 * 16 + 15) / 16 * 16;
-inline constexpr int32_t kOutRestBytes = (16 - kOutStageRows) * kOutRowBytes;
-inline constexpr int32_t kSharedBytes = kOutRest + 8 * kOutRestBytes;
+// A unit's results pass through shared memory, of each accumulating warp's 16 rows 32 columns at a
+// time.
+inline constexpr int32_t kOut = (kTailMask + 64 * 16 + 127) / 128 * 128;
+inline constexpr int32_t kOutBytes = 16 * 64;
+inline constexpr int32_t kSharedBytes = kOut + 8 * kOutBytes;
 inline constexpr int32_t kSharedRequestBytes = kSharedBytes + 1024;  // for the alignment
 static_assert(kSharedRequestBytes <= 232448);
-static_assert(kChunkBytes % 1024 == 0 && kKeys % 16 == 0 && kOutStageBytes % 16 == 0);
-/// Turns of the ring that follow a unit's tiles: its stage is where the results pass through.
-inline constexpr int32_t kOutTurns = 1;
+static_assert(kChunkBytes % 1024 == 0 && kKeys % 16 == 0);
 
 }  // namespace kd::mla_wgmma

@@ -52,8 +52,8 @@ __device__ __forceinline__ uint32_t copy_offset(int32_t row, int32_t unit) {
     return row * 128 + ((unit ^ (row & 7)) << 4);
 }
 
-/// Walks the tiles of this block's units in order, kRest tiles further than each unit's keys.
-template <int32_t kKeys, int32_t kRest = 0>
+/// Walks the tiles of this block's units in order.
+template <int32_t kKeys>
 struct TileWalk {
     const AttnVerifyMlaParams& params;
     WorkUnit unit;
@@ -70,7 +70,7 @@ struct TileWalk {
     __device__ bool valid() const { return unit_index < units; }
     __device__ void next() {
         key += kKeys;
-        if (key < unit.key_end + kRest * kKeys) return;
+        if (key < unit.key_end) return;
         unit_index = next_unit(unit, unit_index);
         if (!valid()) return;
         unit = params.workspace.units[unit_index];
@@ -85,7 +85,6 @@ struct TileRow {
     int32_t shift = 0;
     int32_t within = -1;  // -1: no such key
     bool live = false;    // false: the block's units have no more tiles
-    bool empty = false;   // beyond the unit's keys
     bool fresh = false;   // the kernel before this may still be writing some of the tile's rows
 
     __device__ int32_t slot() const { return within < 0 ? -1 : (page << shift) + within; }
@@ -110,16 +109,15 @@ struct FirstSlots {
 
 /// The row of this lane in the walk's next tile. `first_slot`: where the plan has it if the tile is
 /// of the block's first unit.
-template <int32_t kKeys, int32_t kRest>
-__device__ __forceinline__ TileRow look_up(TileWalk<kKeys, kRest>& walk, int32_t thread,
+template <int32_t kKeys>
+__device__ __forceinline__ TileRow look_up(TileWalk<kKeys>& walk, int32_t thread,
                                            const int32_t* first_slot = nullptr) {
     TileRow row;
     row.live = walk.valid();
     if (!row.live) return row;
     const WorkUnit& unit = walk.unit;
     const AttnBatchView& batch = walk.params.batch;
-    row.empty = walk.key >= unit.key_end;
-    row.fresh = !row.empty && (unit.path_node >= 0 || walk.key + kKeys > unit.context);
+    row.fresh = unit.path_node >= 0 || walk.key + kKeys > unit.context;
     if (first_slot && walk.unit_index == blockIdx.x) {
         row.page = *first_slot;
         row.within = 0;
@@ -134,8 +132,7 @@ __device__ __forceinline__ TileRow look_up(TileWalk<kKeys, kRest>& walk, int32_t
         if (unit.path_node >= 0) {
             const AttnWorkspace& workspace = walk.params.workspace;
             from = workspace.path_slots +
-                   int64_t{unit.first_node + unit.path_node} * workspace.path_capacity +
-                   (key - unit.key_begin);
+                   int64_t{unit.first_node + unit.path_node} * workspace.path_keys + key;
         } else if (key >= unit.context) {
             from = batch.tail_slots + unit.first_node + (key - unit.context);
         } else {
