@@ -45,19 +45,24 @@ class CheckSass(unittest.TestCase):
         self.assertEqual(dict(kernel.loads), {"LDG.E": 2})
 
     def test_each_fault_is_found(self):
-        for name, load, word in [
-            ("attn_verify_mla_kernel", "LDGSTS.E.64", "less than 16 bytes"),
-            ("attn_verify_mla_kernel", "LDGSTS.E.LTC128B.64", "less than 16 bytes"),
-            ("attn_verify_gqa_kernel", "LDGSTS.E.LTC128B", "less than 16 bytes"),
-            ("attn_verify_gqa_kernel", "LDG.E.U16", "16 bits"),
-            ("attn_combine_kernel", "LDG.E.S8", "8 bits"),
-            ("kv_move_kernel", "LDL.64", "local memory"),
-            ("kv_move_kernel", "STL", "local memory"),
+        for name, loads, word in [
+            ("attn_verify_mla_kernel", ["LDGSTS.E.64"], "less than 16 bytes"),
+            ("attn_verify_mla_kernel", ["LDGSTS.E.LTC128B.64"], "less than 16 bytes"),
+            ("attn_verify_gqa_kernel", ["LDGSTS.E.LTC128B"], "less than 16 bytes"),
+            ("attn_verify_gqa_kernel", 5 * ["LDG.E.U16"], "in 5 places"),
+            ("attn_combine_kernel", 3 * ["LDG.E.S8"] + 2 * ["LDG.E.U8"], "in 5 places"),
+            ("kv_move_kernel", ["LDL.64"], "local memory"),
+            ("kv_move_kernel", ["STL"], "local memory"),
         ]:
-            found = faults(sass("sm_90a", **{**GOOD, name: [*GOOD[name], load]}))
+            found = faults(sass("sm_90a", **{**GOOD, name: [*GOOD[name], *loads]}))
             self.assertEqual(len(found), 1, found)
             self.assertIn(name, found[0])
             self.assertIn(word, found[0])
+
+    def test_fields_of_lists_and_the_plan_may_be_narrow(self):
+        few = {name: [*loads, "LDG.E.U16"] for name, loads in GOOD.items()}
+        few["attn_plan_kernel"] = ["LDG.E.U8"] * 9 + ["LDL", "STL"]
+        self.assertEqual(faults(sass("sm_90a", **few)), [])
 
     def test_rows_read_four_bytes_at_a_time(self):
         for name in GOOD:
