@@ -34,7 +34,7 @@ NEEDED = {
 }
 
 # 1- and 2-byte loads of fields, in the code of one kernel.
-FIELD_LOADS = 4
+FIELD_LOADS = 8
 
 ARCH = re.compile(r"^\s*code for (\S+)")
 NARROW = re.compile(r"\.[US]?(8|16)(\.|$)")

@@ -49,8 +49,8 @@ class CheckSass(unittest.TestCase):
             ("attn_verify_mla_kernel", ["LDGSTS.E.64"], "less than 16 bytes"),
             ("attn_verify_mla_kernel", ["LDGSTS.E.LTC128B.64"], "less than 16 bytes"),
             ("attn_verify_gqa_kernel", ["LDGSTS.E.LTC128B"], "less than 16 bytes"),
-            ("attn_verify_gqa_kernel", 5 * ["LDG.E.U16"], "in 5 places"),
-            ("attn_combine_kernel", 3 * ["LDG.E.S8"] + 2 * ["LDG.E.U8"], "in 5 places"),
+            ("attn_verify_gqa_kernel", 9 * ["LDG.E.U16"], "in 9 places"),
+            ("attn_combine_kernel", 3 * ["LDG.E.S8"] + 6 * ["LDG.E.U8"], "in 9 places"),
             ("kv_move_kernel", ["LDL.64"], "local memory"),
             ("kv_move_kernel", ["STL"], "local memory"),
         ]:
