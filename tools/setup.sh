@@ -177,6 +177,26 @@ kd_find_nvcc() {
     return 1
 }
 
+# kd_find_cuobjdump NVCC: prints the path of a disassembler of device code; without one in the
+# toolkit, NVIDIA's package for Python has it (6 MB). Otherwise says so and returns 1.
+kd_find_cuobjdump() {
+    local folder=$kd_root/build/cuda/disassembler program log=$kd_root/build/cuda/disassembler.log
+    for program in "$(dirname -- "$1")/cuobjdump" "$(command -v cuobjdump || true)" \
+        "$folder/nvidia/cu$KD_NVCC_MAJOR/bin/cuobjdump"; do
+        [[ -n $program && -x $program ]] && "$program" --version >/dev/null 2>&1 || continue
+        printf '%s\n' "$program"
+        return 0
+    done
+    if python3 -m pip --disable-pip-version-check install --no-deps --upgrade --target "$folder" \
+        "nvidia-cuda-cuobjdump==$KD_NVCC_MAJOR.*" "nvidia-cuda-nvdisasm==$KD_NVCC_MAJOR.*" \
+        >"$log" 2>&1; then
+        printf '%s\n' "$program"
+        return 0
+    fi
+    kd_say "CUDA: no cuobjdump in the toolkit, and pip could not fetch one (see $log)"
+    return 1
+}
+
 # --- model ----------------------------------------------------------------------------------------
 
 # kd_fetch_model NAME: prints the file's path. build/cpu/kdtree is there.

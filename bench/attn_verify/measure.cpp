@@ -319,7 +319,7 @@ double Measurement::splits_used(const Case& c, const Layout& at) const {
     check(cudaMemcpy(&header, at.workspace, sizeof(header), cudaMemcpyDeviceToHost), "download");
     const int32_t rows = c.nodes * (c.heads / c.kv_heads);
     const int32_t tiles = c.batch * c.kv_heads * ((rows + kTileRows - 1) / kTileRows);
-    return double(header.units) / tiles;
+    return double(header.partials > 0 ? header.partials : header.units) / tiles;
 }
 
 Result Measurement::run(const Case& c, double layer_floor_us) {

@@ -15,7 +15,7 @@ struct Result {
     double min_us = 0;
     double iqr_us = 0;  // between the quartiles
     double plan_us = 0;
-    double splits = 0;  // work units by row tiles
+    double splits = 0;  // partials by row tiles, or units where nothing was split
     int32_t layers = 0;
     int32_t pools = 0;  // caches that the layers rotate through
     std::optional<double> rel_l2;

@@ -139,12 +139,13 @@ Step random_step(PlanRandom& random) {
     return step;
 }
 
-/// The units that block `block` takes, as first_unit and next_unit say.
+/// The units that block `block` takes, as first_unit and next_unit say, of pairs both.
 std::vector<int32_t> units_of_block(const Step& step, int32_t block) {
+    const int32_t width = step.plan_shape.deterministic ? entry_width(step.plan_shape) : 1;
     std::vector<int32_t> indices;
-    int32_t index = block < step.plan.header.runs ? block : kLastUnit;
+    int32_t index = block < step.plan.header.runs ? width * block : kLastUnit;
     while (index < step.plan.header.units) {
-        indices.push_back(index);
+        for (int32_t i = 0; i < width; ++i) indices.push_back(index + i);
         const int32_t next = step.plan.units[Step::at(index)].next;
         index = next != 0 ? next : index + step.multiprocessors;
     }
@@ -360,24 +361,40 @@ Recipe planned_recipe(const Step& step, const std::map<TileKey, MergeItem>& item
         if (!partials.empty()) recipe.push_back(partials);
     }
     const int32_t blocks = ceil_div(step.group(), kTileRows);
-    const int32_t path = item.path_partial + (node * step.shape.kv_heads + kv_head) * blocks +
+    const int32_t of_node = node >> item.path_nodes_log2;
+    const int32_t path = item.path_partial + (of_node * step.shape.kv_heads + kv_head) * blocks +
                          group_head / kTileRows;
     const WorkUnit& unit = unit_of_partial.at(path);
-    EXPECT_EQ(unit.path_node, node);
+    EXPECT_EQ(unit.path_node, of_node << item.path_nodes_log2);
     EXPECT_EQ(unit.kv_head, kv_head);
     EXPECT_EQ(unit.request, r);
-    EXPECT_EQ(unit.row_begin + group_head % kTileRows, row);
-    EXPECT_GT(unit.rows, group_head % kTileRows);
-    EXPECT_EQ(unit.seen_end, unit.key_end);
-    EXPECT_LE(unit.key_end - unit.key_begin, step.workspace.path_capacity);
-    recipe.push_back({{0, std::max(unit.key_begin, place.oldest), unit.key_end}});
+    const int32_t before = node - unit.path_node;  // nodes of the unit
+    const int32_t row_in_unit = before * step.group() + group_head % kTileRows;
+    EXPECT_EQ(unit.row_begin + row_in_unit, row);
+    EXPECT_GT(unit.rows, row_in_unit);
+    EXPECT_EQ(unit.key_begin, 0);
+    // The unit has the whole path. Of a key tile, be it of 64, 48, 32 or 16 keys, it has all or one
+    // part after the other, wherever it begins.
+    const int32_t path_keys = step.workspace.path_keys;
+    const int32_t keys = place.position + 1 - place.boundary;
+    EXPECT_LE(keys, path_keys);
+    EXPECT_LE(before * path_keys + keys, unit.key_end);
+    for (const int32_t tile_keys : {step.plan_shape.tile_keys, 32, 16}) {
+        const int32_t begin = before * path_keys % tile_keys;
+        if (tile_keys == 32 && step.shape.kind == KDT_ATTN_MLA) continue;  // no such tile
+        EXPECT_TRUE(begin == 0 || begin + keys <= tile_keys) << begin << " of " << tile_keys;
+    }
+    EXPECT_EQ(unit.seen_end, unit.rows <= step.group() ? unit.key_end : 0);
+    recipe.push_back({{0, std::max(place.boundary, place.oldest), place.position + 1}});
     return recipe;
 }
 
 void expect_deterministic_recipes(const Step& step, PlanRandom& random) {
     const auto items = merge_items_of(step);
     std::map<int32_t, WorkUnit> unit_of_partial;
-    for (const WorkUnit& unit : step.plan.units) unit_of_partial[unit.partial] = unit;
+    for (const WorkUnit& unit : step.plan.units) {
+        if (unit.key_begin < unit.key_end) unit_of_partial[unit.partial] = unit;
+    }
     for (int32_t r = 0; r < step.requests(); ++r) {
         for (int32_t node = 0; node < step.nodes(r); ++node) {
             const int32_t kv_head = random.between(0, step.shape.kv_heads - 1);
@@ -482,6 +499,58 @@ TEST(AttnPlan, DeterministicRunsFillTheDevice) {
     EXPECT_EQ(busiest(32, 16384), two);  // 57 segments
 }
 
+TEST(AttnPlan, DeterministicPairs) {
+    const struct {
+        int32_t context, nodes;
+        int32_t with_tile, with_segment, alone;  // pairs of the prefix
+    } steps[] = {{65536, 1, 0, 0, 128},          // a block for each of 16 segments of 8 K/V heads
+                 {65536, 16, 0, 0, 128},         // the same, 64 rows
+                 {65536, 32, 128, 0, 0},         // two row tiles
+                 {65536, 48, 0, 192, 0},         // three
+                 {65536, 64, 256, 0, 0},         // four
+                 {4096, 8, 0, 0, 104},           // 13 segments leave blocks for the paths
+                 {4096, 48, 0, 144, 24}};        // an odd number of them, of three row tiles
+    for (const auto& of : steps) {
+        SCOPED_TRACE(testing::Message() << of.nodes << " nodes, " << of.context << " keys");
+        Step step;
+        step.shape = mla_shape(32);
+        step.shape.kind = KDT_ATTN_GQA;
+        step.shape.kv_heads = 8;
+        step.shape.head_dim = 128;
+        step.shape.mode = KDT_ATTN_DETERMINISTIC;
+        step.shape.max_depth = 16;
+        step.add(of.context + 16, std::vector<int32_t>(Step::at(of.nodes), 0));
+        step.make_plan();
+        expect_within_capacity(step);
+        int32_t with_tile = 0, with_segment = 0, alone = 0, paths = 0;
+        for (size_t i = 0; i < step.plan.units.size(); i += 2) {
+            const WorkUnit& a = step.plan.units[i];
+            const WorkUnit& b = step.plan.units[i + 1];
+            EXPECT_EQ(a.next, b.next);
+            EXPECT_EQ(a.request, b.request);
+            EXPECT_LT(a.key_begin, a.key_end);
+            if (a.path_node >= 0) {
+                paths += b.key_begin < b.key_end ? 2 : 1;
+                EXPECT_GE(b.path_node, 0);
+            } else if (b.key_begin == b.key_end) {
+                ++alone;
+            } else if (b.key_begin == a.key_begin) {
+                ++with_tile;
+                EXPECT_EQ(std::tie(a.key_end, a.kv_head), std::tie(b.key_end, b.kv_head));
+                EXPECT_EQ(a.row_begin + kTileRows, b.row_begin);
+            } else {
+                ++with_segment;
+                EXPECT_EQ(std::tie(a.key_end, a.kv_head, a.row_begin),
+                          std::tie(b.key_begin, b.kv_head, b.row_begin));
+            }
+        }
+        EXPECT_EQ(std::tie(with_tile, with_segment, alone),
+                  std::tie(of.with_tile, of.with_segment, of.alone));
+        const int32_t path_nodes = 1 << step.plan.merge_items[0].path_nodes_log2;
+        EXPECT_EQ(paths, 8 * ceil_div(of.nodes, path_nodes));
+    }
+}
+
 TEST(AttnPlan, ForcedSplits) {
     Step step;
     step.shape = mla_shape(8);
@@ -550,7 +619,7 @@ TEST(AttnPlan, WorkspacePartsAreAlignedAndApart) {
             {w.header, sizeof(PlanHeader)},
             {w.units, Step::at(w.unit_capacity) * sizeof(WorkUnit)},
             {w.merge_items, Step::at(w.merge_item_capacity) * sizeof(MergeItem)},
-            {w.path_slots, Step::at(step.max_nodes) * Step::at(w.path_capacity) * 4}};
+            {w.path_slots, Step::at(step.max_nodes) * Step::at(w.path_keys) * 4}};
         if (step.shape.kind == KDT_ATTN_MLA) {
             parts.emplace_back(w.first_slots, size_t{132} * kFirstSlots * 4);
         }

@@ -2,7 +2,7 @@
 #include <functional>
 #include <string>
 
-#include "device_array.h"
+#include "attn_device.h"
 #include "kdtree/kernels.h"
 
 namespace kd {
@@ -104,14 +104,7 @@ using AbiGpu = GpuTest;
 TEST_F(AbiGpu, RefusesBatchesAndTensors) {
     const kdt_attn_shape shape = mla();
     const DeviceArray<int32_t> ints(std::vector<int32_t>(2048));
-    kdt_attn_batch batch = {};
-    batch.struct_bytes = sizeof batch;
-    batch.requests = 1;
-    batch.max_nodes = 8;
-    batch.max_context = 100;
-    batch.page_size = 16;
-    batch.context = batch.node_start = batch.tail_slots = batch.pages = ints.data();
-    batch.ancestors = reinterpret_cast<const uint64_t*>(ints.data());
+    kdt_attn_batch batch = batch_at(ints.data(), 1, 8, 100);
     size_t bytes = 0;
     ASSERT_EQ(kdt_attn_workspace_bytes(&shape, 1, 8, 100, &bytes), KDT_OK) << kdt_last_error();
     const DeviceArray<uint8_t> memory((std::vector<uint8_t>(bytes)));

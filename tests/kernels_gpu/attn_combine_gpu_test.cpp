@@ -13,7 +13,8 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 constexpr uint16_t kNaNBits = 0x7fff;
-constexpr int32_t kFirstNode = 3;  // of the request, in the step
+constexpr int32_t kFirstNode = 3;      // of the request, in the step
+constexpr uint8_t kPathNodesLog2 = 2;  // nodes of a path unit
 
 /// A row tile whose keys were split.
 struct RowTile {
@@ -90,6 +91,7 @@ struct Partials {
                               .rows = 0,
                               .teams_log2 = 0,
                               .chunks = 0,
+                              .path_nodes_log2 = kPathNodesLog2,
                               .unused = {}};
             item.chunks = static_cast<uint8_t>(merge_chunks(item));
             item.teams_log2 =
@@ -147,9 +149,10 @@ struct Partials {
         const int32_t node = (tile.row_begin + row) / group;
         const int32_t head = (tile.row_begin + row) % group;
         const int32_t blocks = (group + kTileRows - 1) / kTileRows;
-        const int32_t path =
-            tile.path_partial + (node * kv_heads + tile.kv_head) * blocks + head / kTileRows;
-        return static_cast<size_t>(path * kTileRows + head % kTileRows);
+        const int32_t unit = (node >> kPathNodesLog2) * kv_heads + tile.kv_head;
+        const int32_t path = tile.path_partial + unit * blocks + head / kTileRows;
+        const int32_t before = node % (1 << kPathNodesLog2);
+        return static_cast<size_t>(path * kTileRows + before * group + head % kTileRows);
     }
     size_t output_row(const RowTile& tile, int32_t row) const {
         const int32_t node = (tile.row_begin + row) / group;
@@ -196,6 +199,7 @@ TEST_F(AttnCombineGpu, MatchesTheReference) {
     for (const int32_t dim : {64, 96, 128, 256, 512}) {
         for (const std::vector<int32_t>& counts :
              {std::vector<int32_t>{2}, {12, 13}, {3, 40, 7}, {132}, {190, 2}, {256}}) {
+            if (reduced_cases() && counts.size() < 2) continue;
             for (const bool deterministic : {false, true}) {
                 if (deterministic && counts[0] > 190) continue;
                 SCOPED_TRACE("dim " + std::to_string(dim) + ", partials " +
@@ -205,6 +209,7 @@ TEST_F(AttnCombineGpu, MatchesTheReference) {
                                  deterministic, ++seed);
                 const Partials::Result first = p.run(132);
                 expect_matches_reference(p, first);
+                if (reduced_cases()) continue;
                 const Partials::Result second = p.run(7);  // another grid
                 EXPECT_TRUE(same_bytes(second.out, first.out, 2 * dim));
                 EXPECT_TRUE(same_bytes(second.lse, first.lse, 4));

@@ -1,8 +1,6 @@
 #include "attn_device.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 
 #include "attn_reference.h"
 #include "kernels/attn_verify_gqa/attn_verify_gqa_cuda_ref.h"
@@ -16,8 +14,13 @@ constexpr int64_t kGuardRows = 80;  // more than a row tile
 constexpr int64_t kGuardBytes = 4096;
 
 template <class T>
+int64_t bytes_of(const std::vector<T>& values) {
+    return static_cast<int64_t>(values.size() * sizeof(T));
+}
+
+template <class T>
 std::unique_ptr<DeviceBytes> device_copy(const std::vector<T>& values) {
-    auto copy = std::make_unique<DeviceBytes>(static_cast<int64_t>(values.size() * sizeof(T)));
+    auto copy = std::make_unique<DeviceBytes>(bytes_of(values));
     copy->upload(values.data(), values.size() * sizeof(T));
     return copy;
 }
@@ -109,6 +112,68 @@ testing::AssertionResult AttnScratch::guard_is_whole() const {
     return still_poisoned(memory_, static_cast<int64_t>(bytes_), memory_.bytes());
 }
 
+// ---- a step -----------------------------------------------------------------------------------
+
+AttnDeviceBatch::AttnDeviceBatch(const AttnStep& step)
+    : context_(bytes_of(step.context)),
+      node_start_(bytes_of(step.node_start)),
+      tail_slots_(bytes_of(step.tail_slots)),
+      ancestors_(bytes_of(step.ancestors)),
+      depth_(bytes_of(step.depth)),
+      pages_(bytes_of(step.pages)),
+      pages_start_(bytes_of(step.pages_start)) {
+    write(step);
+}
+
+void AttnDeviceBatch::write(const AttnStep& step) {
+    const auto replace = [](const DeviceBytes& array, const auto& values) {
+        array.poison();
+        array.upload(values.data(), values.size() * sizeof values[0]);
+    };
+    replace(context_, step.context);
+    replace(node_start_, step.node_start);
+    replace(tail_slots_, step.tail_slots);
+    replace(ancestors_, step.ancestors);
+    replace(depth_, step.depth);
+    replace(pages_, step.pages);
+    replace(pages_start_, step.pages_start);
+}
+
+kdt_attn_batch AttnDeviceBatch::view(const AttnStep& step, bool depth) const {
+    const auto ints = [](const DeviceBytes& array) {
+        return reinterpret_cast<const int32_t*>(array.data());
+    };
+    kdt_attn_batch batch = step.batch();
+    batch.context = ints(context_);
+    batch.node_start = ints(node_start_);
+    batch.tail_slots = ints(tail_slots_);
+    batch.ancestors = reinterpret_cast<const uint64_t*>(ancestors_.data());
+    batch.depth = depth ? ints(depth_) : nullptr;
+    batch.pages = ints(pages_);
+    if (batch.pages_start != nullptr) {
+        batch.pages_start = reinterpret_cast<const int64_t*>(pages_start_.data());
+    }
+    return batch;
+}
+
+kdt_attn_batch batch_at(const void* arrays, int32_t requests, int32_t max_nodes,
+                        int32_t max_context) {
+    const auto* ints = static_cast<const int32_t*>(arrays);
+    return {.struct_bytes = sizeof(kdt_attn_batch),
+            .requests = requests,
+            .max_nodes = max_nodes,
+            .max_context = max_context,
+            .page_size = 16,
+            .context = ints,
+            .node_start = ints,
+            .tail_slots = ints,
+            .ancestors = static_cast<const uint64_t*>(arrays),
+            .depth = ints,
+            .pages = ints,
+            .pages_start = nullptr,
+            .pages_stride = max_context / 16 + 1};
+}
+
 // ---- a case -----------------------------------------------------------------------------------
 
 AttnDeviceCase::AttnDeviceCase(AttnVerifyMlaInputs inputs)
@@ -140,29 +205,40 @@ AttnDeviceCase::AttnDeviceCase(AttnVerifyGqaCudaInputs inputs)
 void AttnDeviceCase::allocate(int64_t query_bytes, int64_t kv_bytes) {
     query_ = std::make_unique<DeviceBytes>(query_bytes);
     kv_ = std::make_unique<DeviceBytes>(kv_bytes);
-    context_ = device_copy(step_.context);
-    node_start_ = device_copy(step_.node_start);
-    tail_slots_ = device_copy(step_.tail_slots);
-    ancestors_ = device_copy(step_.ancestors);
-    depth_ = device_copy(step_.depth);
-    pages_ = device_copy(step_.pages);
-    if (!step_.pages_start.empty()) pages_start_ = device_copy(step_.pages_start);
+    batch_ = std::make_unique<AttnDeviceBatch>(step_);
 }
 
 void AttnDeviceCase::set_step(AttnStep step) {
     step_ = std::move(step);
     exact_ = false;
-    // What the arrays held beyond the new step's nodes is poison now.
-    for (const DeviceBytes* array :
-         {context_.get(), node_start_.get(), tail_slots_.get(), ancestors_.get(), depth_.get()}) {
-        array->poison();
+    batch_->write(step_);
+}
+
+void AttnDeviceCase::rewrite_late(cudaStream_t stream) {
+    if (!saved_query_) {
+        const auto saved = [](const DeviceBytes& of) {
+            auto copy = std::make_unique<DeviceBytes>(of.bytes());
+            EXPECT_TRUE(ok(cudaMemcpy(copy->data(), of.data(), static_cast<size_t>(of.bytes()),
+                                      cudaMemcpyDeviceToDevice)));
+            EXPECT_TRUE(ok(cudaDeviceSynchronize()));
+            return copy;
+        };
+        saved_query_ = saved(*query_);
+        saved_kv_ = saved(*kv_);
     }
-    context_->upload(step_.context.data(), step_.context.size() * sizeof(int32_t));
-    node_start_->upload(step_.node_start.data(), step_.node_start.size() * sizeof(int32_t));
-    tail_slots_->upload(step_.tail_slots.data(), step_.tail_slots.size() * sizeof(int32_t));
-    ancestors_->upload(step_.ancestors.data(), step_.ancestors.size() * sizeof(uint64_t));
-    depth_->upload(step_.depth.data(), step_.depth.size() * sizeof(int32_t));
-    pages_->upload(step_.pages.data(), step_.pages.size() * sizeof(int32_t));
+    query_->poison(stream);
+    const int64_t slot_bytes = (mla_ ? mla_tensors_.kv_slot_stride : gqa_tensors_.kv_slot_stride) *
+                               (shape_.kv_format == KDT_KV_BF16 ? 2 : 1);
+    for (const void* of : {mla_tensors_.kv, gqa_tensors_.k, gqa_tensors_.v}) {
+        if (of == nullptr) continue;
+        const int64_t first = static_cast<const std::byte*>(of) - kv_->data();
+        for (const int32_t slot : step_.tail_slots) {
+            EXPECT_TRUE(ok(cudaMemsetAsync(kv_->data() + first + slot * slot_bytes, 0xff,
+                                           static_cast<size_t>(slot_bytes), stream)));
+        }
+    }
+    copy_late({saved_query_->data(), query_->data(), query_->bytes()},
+              {saved_kv_->data(), kv_->data(), kv_->bytes()}, stream);
 }
 
 AttnTolerance AttnDeviceCase::tolerance() const {
@@ -171,18 +247,7 @@ AttnTolerance AttnDeviceCase::tolerance() const {
 }
 
 kdt_attn_batch AttnDeviceCase::batch(bool depth) const {
-    auto ints = [](const DeviceBytes& array) {
-        return reinterpret_cast<const int32_t*>(array.data());
-    };
-    kdt_attn_batch batch = step_.batch();
-    batch.context = ints(*context_);
-    batch.node_start = ints(*node_start_);
-    batch.tail_slots = ints(*tail_slots_);
-    batch.ancestors = reinterpret_cast<const uint64_t*>(ancestors_->data());
-    batch.depth = depth ? ints(*depth_) : nullptr;
-    batch.pages = ints(*pages_);
-    if (pages_start_) batch.pages_start = reinterpret_cast<const int64_t*>(pages_start_->data());
-    return batch;
+    return batch_->view(step_, depth);
 }
 
 kdt_status AttnDeviceCase::plan(const kdt_attn_shape& shape, const kdt_attn_batch& batch,
@@ -282,11 +347,14 @@ AttnRun run_attn(const AttnDeviceCase& on_device, const kdt_attn_shape& shape) {
     const AttnOutputs cleared(on_device.rows(), on_device.value_dim());
     if (failed(on_device.plan(shape, batch, scratch, nullptr))) return run;
     if (failed(on_device.verify(shape, batch, outputs, true, scratch, nullptr))) return run;
-    if (failed(on_device.verify(shape, batch, next_layer, false, scratch, nullptr))) return run;
-    // Zeros look like a plan: blocks that the plan gives nothing must not begin with what is there.
-    scratch.clear();
-    if (failed(on_device.plan(shape, batch, scratch, nullptr))) return run;
-    if (failed(on_device.verify(shape, batch, cleared, false, scratch, nullptr))) return run;
+    if (!reduced_cases()) {
+        if (failed(on_device.verify(shape, batch, next_layer, false, scratch, nullptr))) return run;
+        // Zeros look like a plan: blocks that the plan gives nothing must not begin with what is
+        // there.
+        scratch.clear();
+        if (failed(on_device.plan(shape, batch, scratch, nullptr))) return run;
+        if (failed(on_device.verify(shape, batch, cleared, false, scratch, nullptr))) return run;
+    }
     const testing::AssertionResult finished = ok(cudaDeviceSynchronize());
     EXPECT_TRUE(finished);
     if (!finished) {
@@ -296,13 +364,14 @@ AttnRun run_attn(const AttnDeviceCase& on_device, const kdt_attn_shape& shape) {
     }
     run.out = outputs.read_out(on_device.rows());
     run.lse = outputs.read_lse(on_device.rows());
+    EXPECT_TRUE(outputs.untouched_behind(on_device.rows()));
+    EXPECT_TRUE(scratch.guard_is_whole());
+    if (reduced_cases()) return run;
     EXPECT_TRUE(run.out == next_layer.read_out(on_device.rows()))
         << "the next layer, without log-sum-exp, gave other bits";
     EXPECT_TRUE(run.out == cleared.read_out(on_device.rows()))
         << "a workspace that was zeros before gave other bits";
-    EXPECT_TRUE(outputs.untouched_behind(on_device.rows()));
     EXPECT_TRUE(next_layer.untouched_behind(on_device.rows()));
-    EXPECT_TRUE(scratch.guard_is_whole());
     return run;
 }
 
@@ -318,17 +387,6 @@ std::optional<kdt_attn_shape> shape_of(const AttnDeviceCase& on_device, kdt_attn
         shape.max_depth = std::min(64, deepest + (on_device.step().nodes() % 3) * 5);
     }
     return shape;
-}
-
-bool reduced_cases() {
-    const char* cases = std::getenv("KDT_GPU_CASES");
-    return cases != nullptr && std::strcmp(cases, "sanitizer") == 0;
-}
-
-int32_t race_repeats() {
-    const char* repeats = std::getenv("KDT_GPU_REPEATS");
-    if (repeats != nullptr) return std::atoi(repeats);
-    return reduced_cases() ? 2 : 200;
 }
 
 const char* name_of(kdt_attn_path path) {

@@ -68,6 +68,24 @@ class AttnScratch {
     DeviceBytes memory_;
 };
 
+/// A step's arrays in device memory.
+class AttnDeviceBatch {
+  public:
+    explicit AttnDeviceBatch(const AttnStep& step);
+    /// Replaces them by those of a step with no more of anything; what is left of the former is
+    /// NaN.
+    void write(const AttnStep& step);
+    /// The batch of `step`, the one written last. `depth` false: without the depths.
+    kdt_attn_batch view(const AttnStep& step, bool depth) const;
+
+  private:
+    DeviceBytes context_, node_start_, tail_slots_, ancestors_, depth_, pages_, pages_start_;
+};
+
+/// A sound batch, pages of 16, whose arrays all lie at `arrays`: for calls that read none of them.
+kdt_attn_batch batch_at(const void* arrays, int32_t requests, int32_t max_nodes,
+                        int32_t max_context);
+
 class AttnDeviceCase {
   public:
     explicit AttnDeviceCase(AttnVerifyMlaInputs inputs);
@@ -83,6 +101,11 @@ class AttnDeviceCase {
     /// Replaces the step by one that fits into its arrays and whose rows are in the cache. The
     /// queries stay those of the node indices.
     void set_step(AttnStep step);
+
+    /// Forgets the queries and the nodes' rows of the cache; a kernel on `stream` writes them
+    /// again, late, and lets the next one start before. Not for slots that hold K and V side by
+    /// side.
+    void rewrite_late(cudaStream_t stream);
 
     /// The step in device memory. `depth` false: without the depths, where they are not needed.
     kdt_attn_batch batch(bool depth) const;
@@ -109,8 +132,8 @@ class AttnDeviceCase {
     kdt_attn_mla_tensors mla_tensors_{};
     kdt_attn_gqa_tensors gqa_tensors_{};
     std::unique_ptr<DeviceBytes> query_, kv_;
-    std::unique_ptr<DeviceBytes> context_, node_start_, tail_slots_, ancestors_, depth_;
-    std::unique_ptr<DeviceBytes> pages_, pages_start_;
+    std::unique_ptr<AttnDeviceBatch> batch_;
+    std::unique_ptr<DeviceBytes> saved_query_, saved_kv_;  // of rewrite_late()
     std::vector<double> exact_out_, exact_lse_;
     bool exact_ = false;
 };
@@ -123,21 +146,15 @@ struct AttnRun {
     std::vector<float> lse;
 };
 
-/// Plans and verifies with poisoned outputs and workspace, then verifies again from the same plan
-/// without log-sum-exp, as the next layer would, and expects the same bits; expects nothing written
-/// behind the rows and the workspace.
+/// Plans and verifies with poisoned outputs and workspace, then (not for a sanitizer) verifies
+/// again from the same plan without log-sum-exp, as the next layer would, and from a workspace that
+/// was zeros, and expects the same bits; expects nothing written behind the rows and the workspace.
 AttnRun run_attn(const AttnDeviceCase& on_device, const kdt_attn_shape& shape);
 
 /// The case's shape in a path and mode; in deterministic mode its max_depth suits the step. Empty
 /// if the step is too deep for that mode.
 std::optional<kdt_attn_shape> shape_of(const AttnDeviceCase& on_device, kdt_attn_path path,
                                        kdt_attn_mode mode);
-
-/// KDT_GPU_CASES=sanitizer: only cases marked `reduced`, and nothing that the kernels must not read
-/// is initialised, so that initcheck sees it.
-bool reduced_cases();
-/// KDT_GPU_REPEATS, or 200: how often a test that hunts races repeats.
-int32_t race_repeats();
 
 const char* name_of(kdt_attn_path path);
 const char* name_of(kdt_attn_mode mode);

@@ -41,19 +41,7 @@ class AttnErrors : public AttnGpuTest {
                       .sliding_window = 0,
                       .splits = 0};
         std::byte* at = memory.data();
-        call.batch = {.struct_bytes = sizeof(kdt_attn_batch),
-                      .requests = 2,
-                      .max_nodes = 8,
-                      .max_context = 1000,
-                      .page_size = 16,
-                      .context = reinterpret_cast<int32_t*>(at),
-                      .node_start = reinterpret_cast<int32_t*>(at),
-                      .tail_slots = reinterpret_cast<int32_t*>(at),
-                      .ancestors = reinterpret_cast<uint64_t*>(at),
-                      .depth = reinterpret_cast<int32_t*>(at),
-                      .pages = reinterpret_cast<int32_t*>(at),
-                      .pages_start = nullptr,
-                      .pages_stride = 70};
+        call.batch = batch_at(at, 2, 8, 1000);
         call.mla = {.struct_bytes = sizeof(kdt_attn_mla_tensors),
                     .scale = 0.1f,
                     .logit_cap = 0,

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "device_array.h"
+#include "attn_device.h"
 #include "kernels/attn_plan/attn_plan_ref.h"
 #include "kernels/attn_plan/attn_workspace.h"
 #include "kernels/cases/random.h"
@@ -11,20 +11,15 @@
 namespace kd {
 namespace {
 
-struct Step {
+struct Step : AttnStep {
     kdt_attn_shape shape = {};
-    int32_t max_nodes = 0;
-    int32_t max_context = 0;
-    std::vector<int32_t> context;
-    std::vector<int32_t> node_start{0};
-    std::vector<int32_t> tail_slots;
-    std::vector<uint64_t> ancestors;
-    std::vector<int32_t> depth;
-    std::vector<int32_t> pages;
-    std::vector<int64_t> pages_start;
+    int32_t most_nodes = 0;
+    int32_t most_context = 0;
 
     explicit Step(uint32_t seed) {
         CaseRandom random(seed);
+        page_size = 16;
+        node_start = {0};
         shape.struct_bytes = sizeof shape;
         shape.mode = random.below(2);
         shape.kind = random.below(2);
@@ -38,23 +33,21 @@ struct Step {
             shape.sliding_window = 1 + random.below(3000);
         }
         if (random.below(5) == 0) shape.splits = 1 + random.below(100);
-        const int32_t requests = seed % 4 == 0 ? 64 : 1 + random.below(5);
-        for (int32_t r = 0; r < requests; ++r) add_request(random);
-        max_nodes = node_start.back() + random.below(10);
+        const int32_t count = seed % 4 == 0 ? 64 : 1 + random.below(5);
+        for (int32_t r = 0; r < count; ++r) add_request(random);
+        most_nodes = nodes() + random.below(10);
+        most_context = max_context();
     }
-
-    int32_t requests() const { return static_cast<int32_t>(context.size()); }
 
   private:
     void add_request(CaseRandom& random) {
         const int32_t limits[] = {70, 3000, 8400, 70000};
         context.push_back(random.below(limits[random.below(4)]));
-        max_context = std::max(max_context, context.back());
         pages_start.push_back(static_cast<int64_t>(pages.size()));
         for (int32_t p = 0; p < context.back(); p += 16) pages.push_back(random.below(1 << 24));
         const size_t first = depth.size();
-        const int32_t nodes = random.below(6) == 0 ? 0 : 1 + random.below(128);
-        for (int32_t i = 0; i < nodes; ++i) {
+        const int32_t count = random.below(6) == 0 ? 0 : 1 + random.below(128);
+        for (int32_t i = 0; i < count; ++i) {
             size_t parent = first + static_cast<size_t>(random.below(std::max(1, i)));
             if (i > 0 && depth[parent] == shape.max_depth) parent = first;
             const bool is_root = i == 0 || shape.max_depth == 0;
@@ -72,37 +65,18 @@ struct Step {
 
 /// A step in device memory.
 struct DeviceStep {
-    DeviceArray<int32_t> context, node_start, tail_slots, depth, pages;
-    DeviceArray<uint64_t> ancestors;
-    DeviceArray<int64_t> pages_start;
-    kdt_attn_batch batch = {};
+    AttnDeviceBatch arrays;
+    kdt_attn_batch batch;
 
-    explicit DeviceStep(const Step& step)
-        : context(step.context),
-          node_start(step.node_start),
-          tail_slots(step.tail_slots),
-          depth(step.depth),
-          pages(step.pages),
-          ancestors(step.ancestors),
-          pages_start(step.pages_start) {
-        batch.struct_bytes = sizeof batch;
-        batch.requests = step.requests();
-        batch.max_nodes = step.max_nodes;
-        batch.max_context = step.max_context;
-        batch.page_size = 16;
-        batch.context = context.data();
-        batch.node_start = node_start.data();
-        batch.tail_slots = tail_slots.data();
-        batch.ancestors = ancestors.data();
-        batch.depth = depth.data();
-        batch.pages = pages.data();
-        batch.pages_start = pages_start.data();
+    explicit DeviceStep(const Step& step) : arrays(step), batch(arrays.view(step, true)) {
+        batch.max_nodes = step.most_nodes;
+        batch.max_context = step.most_context;
     }
 };
 
 /// Layout of a step's workspace from `base` on.
 AttnWorkspace layout(const Step& step, int32_t multiprocessors, void* base) {
-    return attn_workspace(step.shape, step.requests(), step.max_nodes, step.max_context,
+    return attn_workspace(step.shape, step.requests(), step.most_nodes, step.most_context,
                           multiprocessors, base);
 }
 
@@ -125,7 +99,7 @@ std::vector<T> from_device(const T* data, int32_t count) {
     return values;
 }
 
-/// Slots of the keys of `node`'s path, by the definition.
+/// Slots of the keys of `node`'s path, by the definition; -1: outside its window.
 std::vector<int32_t> path_slots_of(const Step& step, size_t r, int32_t node) {
     const auto first = static_cast<size_t>(step.node_start[r]);
     const size_t at = first + static_cast<size_t>(node);
@@ -143,6 +117,9 @@ std::vector<int32_t> path_slots_of(const Step& step, size_t r, int32_t node) {
     }
     std::ranges::sort(ancestors);
     for (const auto& [depth, slot] : ancestors) slots.push_back(slot);
+    const int32_t window = step.shape.sliding_window;
+    for (size_t i = 0; window > 0 && i + static_cast<size_t>(window) < slots.size(); ++i)
+        slots[i] = -1;
     return slots;
 }
 
@@ -173,7 +150,8 @@ TEST_F(AttnPlanGpu, MatchesTheHost) {
     ASSERT_TRUE(ok(cudaGetDeviceProperties(&device, 0)));
     const AttnEngine engine =
         device.major == 9 ? AttnEngine::wgmma_sm90 : AttnEngine::mma_sync_sm120;
-    for (uint32_t seed = 0; seed < 120; ++seed) {
+    const uint32_t seeds = reduced_cases() ? 4 : 120;
+    for (uint32_t seed = 0; seed < seeds; ++seed) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         const Step step(seed);
         const DeviceStep on_device(step);
@@ -206,10 +184,10 @@ TEST_F(AttnPlanGpu, MatchesTheHost) {
         if (shape.deterministic) {
             for (size_t r = 0; r < step.context.size(); ++r) {
                 for (int32_t node = 0; node < step.node_start[r + 1] - step.node_start[r]; ++node) {
-                    const std::vector<int32_t> expected = path_slots_of(step, r, node);
-                    const int64_t at = int64_t{step.node_start[r] + node} * w.path_capacity;
-                    EXPECT_EQ(from_device(w.path_slots + at, static_cast<int32_t>(expected.size())),
-                              expected)
+                    std::vector<int32_t> expected = path_slots_of(step, r, node);
+                    expected.resize(static_cast<size_t>(w.path_keys), -1);
+                    const int64_t at = int64_t{step.node_start[r] + node} * w.path_keys;
+                    EXPECT_EQ(from_device(w.path_slots + at, w.path_keys), expected)
                         << "request " << r << ", node " << node;
                 }
             }
@@ -221,28 +199,34 @@ TEST_F(AttnPlanGpu, MatchesTheHost) {
 TEST_F(AttnPlanGpu, OfLengthsBeyondThePromiseIsEmpty) {
     cudaDeviceProp device = {};
     ASSERT_TRUE(ok(cudaGetDeviceProperties(&device, 0)));
-    // Of a step with several requests, all lengths in the middle one; -1: as it is.
+    // Of a step with several requests, lengths in the middle one; -1: as it is.
     const struct {
         const char* what;
-        int32_t context, nodes, max_nodes;
+        int32_t context, nodes, max_nodes, node_start_0 = 0, last_nodes = -1;
     } broken[] = {{"context above max_context", 80000, -1, -1},
                   {"context far above", INT32_MAX, -1, -1},
                   {"context below 0", -5, -1, -1},
-                  {"more nodes than max_nodes", -1, -1, 1},
+                  {"far more nodes than max_nodes", -1, -1, 1},
+                  {"one node more than max_nodes", -1, -1, Step(4).nodes() - 1},
                   {"more nodes than a request may have", -1, 129, -1},
                   {"node_start descends", -1, -70, -1},
-                  {"node_start far above", -1, INT32_MAX / 2, -1}};
+                  {"node_start far above", -1, INT32_MAX / 2, -1},
+                  {"node_start from below 0", -1, -1, -1, -1},
+                  {"node_start descends at last", -1, -1, -1, 0, -5}};
     for (const int32_t mode : {KDT_ATTN_FAST, KDT_ATTN_DETERMINISTIC}) {
         for (const auto& of : broken) {
             SCOPED_TRACE(std::string(of.what) + ", mode " + std::to_string(mode));
             Step step(4);  // 64 requests
-            ASSERT_GT(step.requests(), 40);
+            ASSERT_EQ(step.requests(), 64);
             step.shape.mode = mode;
             const DeviceArray<uint8_t> memory = plan_memory(step, device.multiProcessorCount);
             const AttnWorkspace w = layout(step, device.multiProcessorCount, memory.data());
             Step wrong = step;
+            ASSERT_LT(step.node_start[1], kMostNodes);
+            wrong.node_start[0] = of.node_start_0;
             if (of.context != -1) wrong.context[30] = of.context;
             if (of.nodes != -1) wrong.node_start[31] = wrong.node_start[30] + of.nodes;
+            if (of.last_nodes != -1) wrong.node_start[64] = wrong.node_start[63] + of.last_nodes;
             DeviceStep on_device(wrong);
             if (of.max_nodes != -1) on_device.batch.max_nodes = of.max_nodes;
             EXPECT_EQ(kdt_attn_plan(&step.shape, &on_device.batch, memory.data(), w.bytes, nullptr),

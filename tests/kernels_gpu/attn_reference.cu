@@ -5,6 +5,7 @@
 
 #include "attn_reference.h"
 #include "device_array.h"
+#include "kernels/cuda/ptx.cuh"
 
 namespace kd {
 
@@ -245,6 +246,19 @@ __global__ void count_differing(const uint32_t* a, const uint32_t* b, int64_t wo
     if (own > 0) atomicAdd(differing, own);
 }
 
+__global__ void late_copies(LateCopy first, LateCopy second) {
+    ptx::grid_dependency_launch();
+    constexpr int64_t kClocks = 100'000;  // some 50 us: the next kernel is then where it waits
+    for (const int64_t start = clock64(); clock64() - start < kClocks;) {
+    }
+    for (const LateCopy& copy : {first, second}) {
+        for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < copy.bytes / 16;
+             i += int64_t{gridDim.x} * blockDim.x) {
+            reinterpret_cast<uint4*>(copy.to)[i] = reinterpret_cast<const uint4*>(copy.from)[i];
+        }
+    }
+}
+
 __global__ void decode_e4m3(float* values) {
     const __half_raw raw =
         __nv_cvt_fp8_to_halfraw(static_cast<__nv_fp8_storage_t>(threadIdx.x), __NV_E4M3);
@@ -325,6 +339,11 @@ void count_differing_words(const uint32_t* a, const uint32_t* b, int64_t words,
                            unsigned long long* differing, void* stream) {
     if (words == 0) return;
     count_differing<<<264, 256, 0, static_cast<cudaStream_t>(stream)>>>(a, b, words, differing);
+    EXPECT_TRUE(ok(cudaGetLastError()));
+}
+
+void copy_late(const LateCopy& first, const LateCopy& second, void* stream) {
+    late_copies<<<32, 256, 0, static_cast<cudaStream_t>(stream)>>>(first, second);
     EXPECT_TRUE(ok(cudaGetLastError()));
 }
 

@@ -1,6 +1,6 @@
 // The attention references on the device: one thread block a (node, head), sums in double, written
 // from the formula like the references on the host, which they are compared with. And the values
-// of the cases, written on the device.
+// of the cases, written on the device, and other kernels of the tests.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +29,15 @@ void attn_verify_gqa_reference(const kdt_attn_shape& shape, const kdt_attn_batch
 /// Adds the number of words that differ to *differing, all in device memory.
 void count_differing_words(const uint32_t* a, const uint32_t* b, int64_t words,
                            unsigned long long* differing, void* stream);
+
+/// `bytes`, a multiple of 16.
+struct LateCopy {
+    const std::byte* from;
+    std::byte* to;
+    int64_t bytes;
+};
+/// Makes both copies in one kernel that lets the next one start at once, and takes its time.
+void copy_late(const LateCopy& first, const LateCopy& second, void* stream);
 
 /// e4m3 codes 0..255 as the device's own conversion to f16 reads them. values: [256], host.
 void decode_e4m3_on_device(float* values);

@@ -47,6 +47,7 @@ class AttnVerifyCases : public AttnGpuTest, public testing::WithParamInterface<V
         const testing::AssertionResult agreed = on_device.agrees(run.out, run.lse);
         EXPECT_TRUE(agreed);
         RecordProperty("errors", agreed.message());
+        if (reduced_cases()) return;
         const AttnRun again = run_attn(on_device, *shape);
         EXPECT_TRUE(run.out == again.out) << "a second run gave other rows";
         EXPECT_TRUE(std::memcmp(run.lse.data(), again.lse.data(), run.lse.size() * sizeof(float)) ==

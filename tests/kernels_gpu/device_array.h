@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <string_view>
 #include <vector>
 
 namespace kd {
@@ -45,6 +47,19 @@ class DeviceArray {
     size_t values_;
     void* data_ = nullptr;
 };
+
+/// KDT_GPU_CASES=sanitizer: as few cases as touch every kernel instance, each run once, and nothing
+/// that the kernels must not read is initialised, so that initcheck sees it.
+inline bool reduced_cases() {
+    const char* cases = std::getenv("KDT_GPU_CASES");
+    return cases != nullptr && std::string_view(cases) == "sanitizer";
+}
+/// KDT_GPU_REPEATS, or 200: how often a test that hunts races repeats.
+inline int32_t race_repeats() {
+    const char* repeats = std::getenv("KDT_GPU_REPEATS");
+    if (repeats != nullptr) return std::atoi(repeats);
+    return reduced_cases() ? 2 : 200;
+}
 
 /// The place of the first difference, as byte and as [row, byte in it].
 template <class T>

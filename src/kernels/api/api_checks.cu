@@ -194,7 +194,8 @@ AttnBatchView batch_view(const kdt_attn_shape& shape, const kdt_attn_batch& batc
             .page_shift = std::countr_zero(static_cast<uint32_t>(batch.page_size)),
             .requests = batch.requests,
             .sliding_window = shape.sliding_window,
-            .max_depth = shape.max_depth};
+            .max_depth = shape.max_depth,
+            .path_keys = attn_path_keys(shape)};
 }
 
 }  // namespace kd::api

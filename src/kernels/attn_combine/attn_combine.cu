@@ -4,6 +4,7 @@
 
 #include "kernels/attn_combine/attn_combine.h"
 #include "kernels/attn_plan/attn_merge.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace kd {
@@ -207,10 +208,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
         // The path, for the teams that end the row: their half of this lane's columns.
         PathColumns path;
         if (item.path_partial >= 0 && active && chunk < 2) {
-            const int32_t partial = item.path_partial +
-                                    (node * args.kv_heads + item.kv_head) * args.path_blocks +
-                                    group_head / kTileRows;
-            const int32_t path_row = partial * kTileRows + group_head % kTileRows;
+            const int32_t unit = (node >> item.path_nodes_log2) * args.kv_heads + item.kv_head;
+            const int32_t partial =
+                item.path_partial + unit * args.path_blocks + group_head / kTileRows;
+            const int32_t unit_node = node & ((1 << item.path_nodes_log2) - 1);
+            const int32_t path_row =
+                partial * kTileRows + unit_node * args.group + group_head % kTileRows;
             path.lse = __ldcg(args.partial_lse + path_row);
             if (has_columns) {
                 path.columns = __ldcg(reinterpret_cast<const uint2*>(
@@ -321,23 +324,12 @@ cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
         if (error == cudaSuccess)
             error = cudaDeviceGetAttribute(&shared_bytes,
                                            cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-        shared_bytes /= kBlocksAtOnce<kDim> + 1;
-        if (error == cudaSuccess)
-            error = cudaFuncSetAttribute(attn_combine_kernel<kDim>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
         if (error != cudaSuccess) return error;
+        shared_bytes /= kBlocksAtOnce<kDim> + 1;
     }
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<uint32_t>(items_at_once * kSlices));
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, attn_combine_kernel<kDim>, args);
+    return launch_overlapped(attn_combine_kernel<kDim>,
+                             static_cast<int32_t>(items_at_once * kSlices), kThreads, shared_bytes,
+                             stream, args);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ struct AttnBatchView {
     int32_t requests;
     int32_t sliding_window;  // 0: none
     int32_t max_depth;       // deterministic mode
+    int32_t path_keys;       // deterministic mode: AttnWorkspace::path_keys
 };
 
 /// One request of it.
@@ -73,12 +74,13 @@ __device__ __forceinline__ int32_t next_unit(const WorkUnit& unit, int32_t index
     return unit.next != 0 ? unit.next : index + static_cast<int32_t>(gridDim.x);
 }
 
-/// Slot of key `key` of a unit, whatever its kind; key_begin <= key < key_end.
+/// Slot of key `key` of a unit, whatever its kind; key_begin <= key < key_end. -1: there is none,
+/// in a path unit.
 __device__ __forceinline__ int64_t unit_slot(const WorkUnit& unit, const AttnRequest& request,
                                              const AttnWorkspace& workspace, int32_t key) {
     if (unit.path_node < 0) return request.slot(key);
     const int64_t node = request.first_node + unit.path_node;
-    return workspace.path_slots[node * workspace.path_capacity + (key - unit.key_begin)];
+    return workspace.path_slots[node * workspace.path_keys + key];
 }
 
 /// Which keys of a unit one of its rows sees.
@@ -92,13 +94,16 @@ struct RowVisibility {
                              const WorkUnit& unit, int32_t node)
         : context(request.context) {
         const int64_t at = int64_t{request.first_node} + node;
-        const bool positions = unit.segment_keys > 0 || batch.sliding_window > 0;
+        const bool positions = !unit.is_fast() || batch.sliding_window > 0;
         const int32_t position = positions ? context + batch.depth[at] : 0;
         if (batch.sliding_window > 0 && position >= batch.sliding_window) {
             first = position - batch.sliding_window + 1;
         }
         if (unit.path_node >= 0) {
-            limit = unit.key_end;
+            const int32_t boundary = path_boundary(position, batch.max_depth);
+            const int32_t begin = (node - unit.path_node) * batch.path_keys;
+            first = begin + max(first - boundary, 0);
+            limit = begin + position + 1 - boundary;
             context = unit.key_end;
         } else if (unit.segment_keys > 0) {
             limit = path_boundary(position, batch.max_depth);

@@ -46,6 +46,11 @@ inline constexpr AttnRates kAttnRates[2][3] = {
      {1.4e6, 8.5e3, 20e3, 2.5, 3.0, 2.5e6, 0.4e6}},
 };
 
+/// Deterministic mode: what the conversion of V makes of a tile's arithmetic in the loop that takes
+/// pairs, 1.4 us a tile of two row tiles (16k keys, 32 nodes). In fast mode the cuts that are
+/// compared differ in whether they take pairs, and the rates above choose better.
+inline constexpr double kConversion = 2.0;
+
 /// Tiles that a unit waits for at the memory's rate before its arithmetic hides the rest: all
 /// blocks begin by asking for theirs at once. Without it 132 short parts look better than 88 at 16k
 /// keys.
@@ -56,12 +61,17 @@ inline constexpr int32_t kFillTiles = 3;
 /// (MLA), 8 nodes (GQA), H200.
 inline constexpr double kSegmentUs = 1.0;
 inline constexpr double kPathUs = 5.0;
+/// The same of a pair of path units, and a key tile of both: 4k keys, 32 / 8 heads of 128, 16 nodes
+/// in units of 2 to 16. In each tile some row sees its first key, which makes it slow.
+inline constexpr double kPathPairUs = 4.5;
+inline constexpr double kPathPairTileUs = 1.9;
 
 /// Costs of one step's units. Integers, so that host and device decide alike.
 struct AttnCosts {
     int32_t unit_ns;
     int32_t segment_ns;       // of one more unit of the same rows
-    int32_t path_ns;          // of a path unit, without its tiles
+    int32_t path_ns;          // of a path unit, or a pair of them, without its tiles
+    int32_t path_tile_ns;     // a key tile of one or both
     int32_t tile_compute_ns;  // kTileRows rows by a key tile
     int32_t tile_memory_ns;   // a key tile of a K/V head from memory, all multiprocessors reading
     int32_t tile_lone_ns;     // the same while few read
@@ -88,9 +98,19 @@ constexpr bool is_mla_wgmma_bf16(const kdt_attn_shape& shape, AttnEngine engine)
            engine == AttnEngine::wgmma_sm90;
 }
 
+/// Whether the main loop takes two units at a time, one a consumer warpgroup. Fast mode: two row
+/// tiles of the same keys, where units outnumber blocks and every request has an even number of row
+/// tiles. Deterministic mode: always, and the plan says which; so that a row's arithmetic is the
+/// same beside any other unit and alone.
+constexpr bool attn_takes_pairs(const kdt_attn_shape& shape, AttnEngine engine) {
+    return shape.kind == KDT_ATTN_GQA && engine == AttnEngine::wgmma_sm90 &&
+           (shape.head_dim == 96 || shape.head_dim == 128);
+}
+
 /// Whether the main loop keeps Q from one unit to the next of the same rows.
 constexpr bool attn_keeps_query(const kdt_attn_shape& shape, AttnEngine engine) {
-    return shape.kind == KDT_ATTN_MLA && engine == AttnEngine::wgmma_sm90;
+    return (shape.kind == KDT_ATTN_MLA && engine == AttnEngine::wgmma_sm90) ||
+           attn_takes_pairs(shape, engine);
 }
 
 /// Keys of a key tile: units are whole tiles.
@@ -103,19 +123,37 @@ constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
     return attn_tile_keys(shape, AttnEngine::wgmma_sm90);
 }
 
-/// Deterministic mode: up to this length segments are half as many as fill the device. Of MLA,
-/// where arithmetic is what a tile costs: a single node loses 15 % at most, 16 and more gain,
-/// because results are fewer (H200: with 32 nodes 24 to 16 us at 4k, 35 to 29 at 16k). GQA waits
-/// for memory.
-constexpr int32_t attn_short_keys(const kdt_attn_shape& shape) {
-    return shape.kind == KDT_ATTN_MLA ? 10 * kMlaWgmmaTileKeys : 0;
+/// Deterministic mode: up to this length segments are fewer than fill the device. Of MLA, where
+/// arithmetic is what a tile costs, half as many: a single node loses 15 % at most, 16 and more
+/// gain, because results are fewer (H200: with 32 nodes 24 to 16 us at 4k, 35 to 29 at 16k). Of GQA
+/// in pairs so many that blocks are left for the paths; with few K/V heads, where a step is short
+/// and results count, half as many. Other GQA waits for memory.
+struct ShortSegments {
+    int32_t most_keys;
+    int32_t sixteenths;  // of as many as there are of longer ones
+};
+constexpr ShortSegments attn_short_segments(const kdt_attn_shape& shape, AttnEngine engine) {
+    if (shape.kind == KDT_ATTN_MLA) return {10 * kMlaWgmmaTileKeys, 8};
+    if (!attn_takes_pairs(shape, engine)) return {0, 16};
+    return shape.kv_heads < 4 ? ShortSegments{4 * kTileKeys, 8} : ShortSegments{10 * kTileKeys, 13};
 }
 
-/// Whether the main loop takes two row tiles of the same keys at a time: one a consumer warpgroup,
-/// where units outnumber blocks and every request has an even number of row tiles.
-constexpr bool attn_takes_pairs(const kdt_attn_shape& shape, AttnEngine engine) {
-    return shape.kind == KDT_ATTN_GQA && engine == AttnEngine::wgmma_sm90 &&
-           shape.mode == KDT_ATTN_FAST && (shape.head_dim == 96 || shape.head_dim == 128);
+/// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with
+/// any engine. Paths neither share a product of kBoundaryKeys keys nor, in part, a key tile: what
+/// is summed together of a row is the same wherever its path stands.
+constexpr int32_t attn_path_keys(const kdt_attn_shape& shape) {
+    const int32_t tile_keys = least_tile_keys(shape);
+    const int32_t most = (shape.max_depth + 2 * kBoundaryKeys - 1) / kBoundaryKeys * kBoundaryKeys;
+    if (most > tile_keys) return (most + tile_keys - 1) / tile_keys * tile_keys;
+    return tile_keys / (tile_keys / most);
+}
+
+/// Deterministic mode: nodes that a path unit has at most, as a power of two.
+constexpr int32_t most_path_nodes_log2(const kdt_attn_shape& shape) {
+    int32_t log2 = 0;
+    if (shape.kind == KDT_ATTN_MLA) return log2;
+    while ((shape.heads / shape.kv_heads << (log2 + 1)) <= kTileRows) ++log2;
+    return log2;
 }
 
 constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
@@ -123,13 +161,18 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
     const int32_t value_dim = attn_value_dim(shape);
     const int32_t tile_keys = attn_tile_keys(shape, engine);
     const double tile_flops = 2.0 * kTileRows * tile_keys * (shape.head_dim + value_dim);
+    const bool pairs = attn_takes_pairs(shape, engine);
+    const bool converts =
+        pairs && shape.kv_format != KDT_KV_BF16 && shape.mode == KDT_ATTN_DETERMINISTIC;
+    const double tile_us = (converts ? kConversion : 1.0) * tile_flops / rates.flops_per_us;
     const double tile_bytes = 1.0 * tile_keys * attn_token_bytes(shape);
     return {
         .unit_ns = static_cast<int32_t>(1e3 * rates.unit_us),
         .segment_ns = static_cast<int32_t>(
             1e3 * (attn_keeps_query(shape, engine) ? kSegmentUs : rates.unit_us)),
-        .path_ns = static_cast<int32_t>(1e3 * kPathUs),
-        .tile_compute_ns = static_cast<int32_t>(1e3 * tile_flops / rates.flops_per_us),
+        .path_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairUs : kPathUs)),
+        .path_tile_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairTileUs : tile_us)),
+        .tile_compute_ns = static_cast<int32_t>(1e3 * tile_us),
         .tile_memory_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.bytes_per_us),
         .tile_lone_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.lone_bytes_per_us),
         .combine_ns = static_cast<int32_t>(1e3 * rates.combine_us),

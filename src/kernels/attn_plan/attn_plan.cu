@@ -36,7 +36,9 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     __shared__ PlanCounts s_counts[kMostRequests];
     __shared__ PlanCounts s_first[kMostRequests + 1];
     __shared__ int32_t s_most_tiles;
-    __shared__ int32_t s_broken;     // lengths beyond what the step promised
+    __shared__ int32_t s_broken;  // lengths beyond what the step promised
+    __shared__ int32_t s_prefix_units;
+    __shared__ int32_t s_prefix_runs;
     __shared__ int32_t s_prefix_ns;  // of the longest run
     __shared__ unsigned long long s_best;
 
@@ -48,6 +50,8 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     if (thread == 0) {
         s_most_tiles = 0;
         s_broken = 0;
+        s_prefix_units = 0;
+        s_prefix_runs = 0;
         s_prefix_ns = 0;
         s_best = ~0ull;
     }
@@ -79,7 +83,12 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
             s_request[r] =
                 plan_request(shape, {context, nodes, first_node, pages_begin}, least, most);
             atomicMax(&s_most_tiles, s_request[r].tiles);
+            atomicAdd(&s_prefix_units, prefix_units(shape, s_request[r]));
         }
+    }
+    __syncthreads();
+    if (thread < batch.requests) {
+        s_request[thread].adjacent = takes_adjacent(shape, s_prefix_units);
     }
     __syncthreads();
 
@@ -99,8 +108,19 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
     const int32_t choice = plan_choice(shape, s_most_tiles, parts);
 
     if (thread < batch.requests) {
-        s_counts[thread] = plan_counts(shape, s_request[thread], choice);
-        atomicMax(&s_prefix_ns, run_compute_ns(shape, s_request[thread], choice));
+        atomicAdd(&s_prefix_runs, unit_counts(shape, s_request[thread], choice).runs);
+    }
+    __syncthreads();
+    PathChoice paths{};
+    if (shape.deterministic) {
+        if (thread < batch.requests && s_request[thread].nodes > 0) {
+            atomicMax(&s_prefix_ns, run_ns(shape, s_request[thread], s_prefix_runs, choice));
+        }
+        __syncthreads();
+        paths = plan_paths(shape, s_request, batch.requests, s_prefix_runs, s_prefix_ns);
+    }
+    if (thread < batch.requests) {
+        s_counts[thread] = plan_counts(shape, s_request[thread], choice, paths.nodes_log2);
     }
     __syncthreads();
     if (thread <= batch.requests) {
@@ -118,22 +138,22 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
                       partials <= workspace.partial_capacity &&
                       total.merge_items <= workspace.merge_item_capacity;
 
-    const int32_t path_runs = plan_path_runs(shape, total, s_prefix_ns);
-    const int32_t runs = total.runs + path_runs;
+    const int32_t runs = total.runs + paths.runs;
 
     const auto store = [&workspace](int32_t u, const WorkUnit& unit) { workspace.units[u] = unit; };
     const auto position_of = [&](int32_t r, int32_t node) {
         return s_request[r].context + batch.depth[s_request[r].first_node + node];
     };
-    const auto path_unit_of = [&](int32_t path) {
-        const int32_t r = request_of<&PlanCounts::path_units>(s_first, batch.requests, path);
-        const int32_t first = s_first[r].path_units;
-        return plan_path_unit(shape, s_request[r], r, total.partials + first, path - first,
-                              position_of(r, (path - first) / path_units_of_node(shape)));
+    const auto path_unit_of = [&](int32_t entry, int32_t side) {
+        const int32_t r = request_of<&PlanCounts::path_entries>(s_first, batch.requests, entry);
+        const int32_t index = (entry - s_first[r].path_entries) * entry_width(shape) + side;
+        const PathNodes nodes = path_nodes(shape, s_request[r], paths.nodes_log2, index);
+        return plan_path_unit(shape, s_request[r], r, total.partials + s_first[r].path_units, index,
+                              nodes, position_of(r, nodes.first + nodes.count - 1));
     };
     for (int32_t u = thread; fits && u < runs; u += kPlanThreads) {
         if (u >= total.runs) {
-            plan_path_run(shape, total, path_runs, u - total.runs, path_unit_of, store);
+            plan_path_run(shape, total, paths.runs, u - total.runs, path_unit_of, store);
             continue;
         }
         const int32_t r = request_of<&PlanCounts::runs>(s_first, batch.requests, u);
@@ -154,8 +174,8 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
             const int32_t row = merge_item_row(shape, s_request[r], choice, index);
             position = position_of(r, row / shape.group);
         }
-        workspace.merge_items[m] =
-            plan_merge_item(shape, s_request[r], r, s_first[r], choice, path, position, index);
+        workspace.merge_items[m] = plan_merge_item(shape, s_request[r], r, s_first[r], choice, path,
+                                                   paths.nodes_log2, position, index);
     }
     if (thread == 0) {
         *workspace.header = {.units = fits ? units : 0,
@@ -171,7 +191,7 @@ __global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams 
 __global__ void __launch_bounds__(kPathThreads) attn_plan_path_kernel(AttnPlanParams params) {
     if (params.workspace.header->units == 0) return;  // lengths may be anything
     const AttnBatchView& batch = params.batch;
-    const int32_t capacity = params.workspace.path_capacity;
+    const int32_t capacity = params.workspace.path_keys;
     const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
     const int32_t node =
         (static_cast<int32_t>(blockIdx.x * kPathThreads) + static_cast<int32_t>(threadIdx.x)) / 32;
@@ -187,14 +207,17 @@ __global__ void __launch_bounds__(kPathThreads) attn_plan_path_kernel(AttnPlanPa
     const int32_t position = request.context + batch.depth[node];
     const int32_t boundary = path_boundary(position, batch.max_depth);
     int32_t* slots = params.workspace.path_slots + int64_t{node} * capacity;
-    const int32_t context_keys = min(request.context - boundary, capacity);
-    for (int32_t k = lane; k < context_keys; k += 32) {
-        slots[k] = static_cast<int32_t>(request.slot(boundary + k));
+    const int32_t first =
+        batch.sliding_window > 0 ? position - batch.sliding_window + 1 - boundary : 0;
+    for (int32_t k = lane; k < capacity; k += 32) {
+        const bool in_context = k >= first && boundary + k < request.context;
+        slots[k] = in_context ? static_cast<int32_t>(request.slot(boundary + k)) : -1;
     }
+    __syncwarp();
     for (int32_t a = lane; a < request.nodes; a += 32) {
         if ((request.ancestors[2 * index + a / 64] >> (a % 64) & 1) == 0) continue;
         const int32_t k = request.context + batch.depth[request.first_node + a] - boundary;
-        if (k >= 0 && k < capacity) slots[k] = request.tail_slots[a];
+        if (k >= 0 && k >= first && k < capacity) slots[k] = request.tail_slots[a];
     }
 }
 

@@ -24,24 +24,29 @@ inline constexpr int32_t kTileKeys = 64;
 /// Key tile of the bf16 MLA main loop on sm_90a, which gets units of whole multiples.
 inline constexpr int32_t kMlaWgmmaTileKeys = 48;
 
-/// What one thread block works on at a time. Three kinds:
+/// What one thread block works on at a time, or, in deterministic mode where the main loop takes
+/// pairs (attn_takes_pairs), one of its two consumers. Three kinds:
 ///   fast mode:           segment_keys 0, path_node -1: keys are the request's, key k < context a
 ///                        position, key context + i node i, seen as the ancestor words say;
 ///   deterministic prefix: segment_keys > 0: whole tiles of context positions, one segment; a row
 ///                        sees those below the boundary of its own position;
-///   deterministic path:  path_node >= 0: the rows are this node's alone; keys are the positions
-///                        [boundary(p), p] of its path, all visible; slots from path_slots.
-/// Which of them a block takes: first_unit and next_unit in attn_batch.cuh.
+///   deterministic path:  path_node >= 0: the rows are those of one or a few nodes; the keys of
+///                        node path_node + i, from i * path_keys on, are the positions
+///                        [boundary(p), p] of its path, which its rows alone see; slots from
+///                        path_slots.
+/// Which of them a block takes: first_unit and next_unit in attn_batch.cuh. A pair is two units
+/// side by side in the list, the first at an even place; one without keys stands beside a unit that
+/// has no other.
 struct alignas(64) WorkUnit {
     int32_t request;
     int32_t kv_head;
     int32_t row_begin;  // first row in the request
     int32_t rows;       // 1..kTileRows
-    int32_t key_begin;  // a multiple of tile_keys, of kBoundaryKeys for a path
-    int32_t key_end;    // > key_begin
+    int32_t key_begin;  // a multiple of tile_keys
+    int32_t key_end;    // key_begin: no keys, beside the only unit of a pair
     int32_t partial;    // partial result it writes; -1: it alone has all keys and writes the output
     int32_t segment_keys;
-    int32_t path_node;  // index in the request
+    int32_t path_node;  // the first, index in the request
     // Facts of the request, so that a block that has its unit needs no second look-up.
     int32_t context;
     int32_t nodes;
@@ -60,9 +65,10 @@ inline constexpr int32_t kLastUnit = 1 << 30;
 /// Rows of a row tile whose keys were split, up to kMergeTeams >> teams_log2 of them: what one
 /// block of attn_combine merges at a time, all that it needs to know in one load. The partials
 /// [first_partial, first_partial + partials) are merged in order, then, in deterministic mode, the
-/// one of each row's path: path_partial + (node * kv_heads + kv_head) * ceil(group / kTileRows) +
-/// head_in_group / kTileRows, whose row is head_in_group % kTileRows. In the others a row stands at
-/// row % kTileRows. How the order is cut into chunks that are merged side by side: attn_merge.h.
+/// one of each row's path: path_partial + (node / path_nodes * kv_heads + kv_head) * ceil(group /
+/// kTileRows) + head_in_group / kTileRows, where the row is node % path_nodes * group +
+/// head_in_group % kTileRows. In the others a row stands at row % kTileRows. How the order is cut
+/// into chunks that are merged side by side: attn_merge.h.
 struct alignas(32) MergeItem {
     int32_t first_node;  // of the request
     int32_t row_begin;   // first row in the request
@@ -75,7 +81,8 @@ struct alignas(32) MergeItem {
     uint8_t rows;
     uint8_t teams_log2;  // of one row
     uint8_t chunks;      // of one row, without its path
-    uint8_t unused[5];
+    uint8_t path_nodes_log2;
+    uint8_t unused[4];
 };
 static_assert(sizeof(MergeItem) == 32);
 
@@ -95,7 +102,7 @@ constexpr int32_t path_boundary(int32_t position, int32_t max_depth) {
 /// Counts that the planner wrote.
 struct PlanHeader {
     int32_t units;
-    int32_t runs;  // block b begins with unit b if that is below; in fast mode the units
+    int32_t runs;  // block b begins with unit b, or pair b, if that is below; fast mode: the units
     int32_t merge_items;
     int32_t partials;
     int32_t reserved[4];
@@ -106,8 +113,9 @@ struct AttnWorkspace {
     PlanHeader* header = nullptr;
     WorkUnit* units = nullptr;         // [unit_capacity]
     MergeItem* merge_items = nullptr;  // [merge_item_capacity]
-    int32_t* path_slots = nullptr;   // [max_nodes, path_capacity] deterministic mode: slots of the
-                                     // keys from the node's own boundary to itself, in path order
+    int32_t* path_slots = nullptr;   // [max_nodes, path_keys] deterministic mode: slots of the keys
+                                     // from the node's own boundary to itself, in path order; -1:
+                                     // outside its window, and behind the node
     int32_t* first_slots = nullptr;  // [multiprocessors, kFirstSlots] MLA: slots of the first keys
                                      // of unit b, -1: no such key
     float* partial_lse = nullptr;    // [partial_capacity, kTileRows] base-2 log of the sum of
@@ -116,7 +124,7 @@ struct AttnWorkspace {
     int32_t unit_capacity = 0;
     int32_t merge_item_capacity = 0;
     int32_t partial_capacity = 0;
-    int32_t path_capacity = 0;  // max_depth + kBoundaryKeys
+    int32_t path_keys = 0;  // of a node in the list of a path unit: attn_path_keys; fast mode: 0
     size_t bytes = 0;
 };
 

@@ -25,6 +25,9 @@ std::vector<PlanRequest> requests_of(const PlanShape& shape, const AttnPlanBatch
         requests.push_back(plan_request(
             shape, {batch.context[r], nodes, begin, batch.pages_start[r]}, least, most));
     }
+    int32_t units = 0;
+    for (const PlanRequest& request : requests) units += prefix_units(shape, request);
+    for (PlanRequest& request : requests) request.adjacent = takes_adjacent(shape, units);
     return requests;
 }
 
@@ -52,14 +55,26 @@ AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch)
     plan.choice = best_choice(shape, requests);
 
     std::vector<PlanCounts> first{PlanCounts{}};
+    int32_t prefix_runs = 0;
     int32_t prefix_ns = 0;
     for (const PlanRequest& request : requests) {
-        first.push_back(counts_sum(first.back(), plan_counts(shape, request, plan.choice)));
-        prefix_ns = std::max(prefix_ns, run_compute_ns(shape, request, plan.choice));
+        prefix_runs += unit_counts(shape, request, plan.choice).runs;
+    }
+    PathChoice paths{};
+    if (shape.deterministic) {
+        for (const PlanRequest& request : requests) {
+            if (request.nodes == 0) continue;
+            prefix_ns = std::max(prefix_ns, run_ns(shape, request, prefix_runs, plan.choice));
+        }
+        paths = plan_paths(shape, requests.data(), static_cast<int32_t>(requests.size()),
+                           prefix_runs, prefix_ns);
+    }
+    for (const PlanRequest& request : requests) {
+        first.push_back(
+            counts_sum(first.back(), plan_counts(shape, request, plan.choice, paths.nodes_log2)));
     }
     const PlanCounts total = first.back();
-    const int32_t path_runs = plan_path_runs(shape, total, prefix_ns);
-    const int32_t runs = total.runs + path_runs;
+    const int32_t runs = total.runs + paths.runs;
     plan.header.units = plan_units(shape, total);
     plan.header.runs = runs;
     plan.header.partials = total.partials + total.path_units;
@@ -71,7 +86,7 @@ AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch)
     const auto position_of = [&](const PlanRequest& request, int32_t node) {
         return request.context + batch.depth[static_cast<size_t>(request.first_node + node)];
     };
-    std::vector<WorkUnit> paths;
+    std::vector<WorkUnit> path_units;
     for (size_t i = 0; i < requests.size(); ++i) {
         const PlanRequest& request = requests[i];
         const auto r = static_cast<int32_t>(i);
@@ -84,23 +99,28 @@ AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch)
             }
         }
         const int32_t path = total.partials + first[i].path_units;
-        for (int32_t u = 0; u < first[i + 1].path_units - first[i].path_units; ++u) {
-            const int32_t position = position_of(request, u / path_units_of_node(shape));
-            paths.push_back(plan_path_unit(shape, request, r, path, u, position));
+        const int32_t path_entries = first[i + 1].path_entries - first[i].path_entries;
+        for (int32_t u = 0; u < path_entries * entry_width(shape); ++u) {
+            const PathNodes nodes = path_nodes(shape, request, paths.nodes_log2, u);
+            const int32_t position = position_of(request, nodes.first + nodes.count - 1);
+            path_units.push_back(plan_path_unit(shape, request, r, path, u, nodes, position));
         }
         for (int32_t m = 0; m < first[i + 1].merge_items - first[i].merge_items; ++m) {
             const int32_t row = merge_item_row(shape, request, plan.choice, m);
             const int32_t position =
                 shape.deterministic ? position_of(request, row / shape.group) : 0;
             plan.merge_items.push_back(plan_merge_item(shape, request, r, first[i], plan.choice,
-                                                       shape.deterministic ? path : -1, position,
-                                                       m));
+                                                       shape.deterministic ? path : -1,
+                                                       paths.nodes_log2, position, m));
         }
     }
-    for (int32_t run = 0; run < path_runs; ++run) {
+    for (int32_t run = 0; run < paths.runs; ++run) {
         plan_path_run(
-            shape, total, path_runs, run,
-            [&paths](int32_t i) { return paths[static_cast<size_t>(i)]; }, store);
+            shape, total, paths.runs, run,
+            [&](int32_t i, int32_t side) {
+                return path_units[static_cast<size_t>(i * entry_width(shape) + side)];
+            },
+            store);
     }
     return plan;
 }

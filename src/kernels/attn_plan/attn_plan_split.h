@@ -11,6 +11,11 @@
 // decide is which block computes what: consecutive segments of a row tile make a run, of about as
 // many keys as a part in fast mode would have, and so do a few paths, of about as much time. A
 // block takes runs as it takes units in fast mode, a run's units one after the other.
+//
+// Where the main loop takes pairs, the list is one of pairs: two row tiles of the same segment, or,
+// in requests with an odd number of row tiles, two segments of one row tile if there are more units
+// than blocks, else one alone; two path units of one request. An entry of the list is a pair there,
+// elsewhere a unit.
 #pragma once
 
 #include <cstdint>
@@ -42,9 +47,11 @@ struct PlanShape {
     int32_t max_depth;
     int32_t splits;  // > 0: forced
     int32_t multiprocessors;
-    int32_t tile_keys;   // of a key tile
-    int32_t short_keys;  // deterministic mode: half as many segments while they are no longer
-    bool pairs;  // the main loop takes two row tiles of the same keys at a time where it can
+    int32_t tile_keys;             // of a key tile
+    ShortSegments short_segments;  // deterministic mode
+    bool pairs;                    // attn_takes_pairs
+    int32_t path_keys;
+    int32_t most_path_nodes_log2;
     int32_t partial_capacity;
     AttnCosts costs;
 };
@@ -68,37 +75,56 @@ struct PlanRequest {
     int32_t tiles;           // 0: no nodes
     int32_t least_boundary;  // deterministic mode
     PrefixClass prefix[2];   // deterministic mode, by position; count 0: none
+    bool adjacent;           // deterministic mode: takes_adjacent() of the step
 };
 
 /// How many of each a request has; also where its own begin in the step's lists.
 struct PlanCounts {
-    int32_t runs;  // of the prefix in deterministic mode; in fast mode the units
+    int32_t runs;     // of the prefix in deterministic mode; in fast mode the units
+    int32_t entries;  // deterministic mode: of the prefix
     int32_t partials;
     int32_t merge_items;
     int32_t path_units;  // and partials, which come after all others
+    int32_t path_entries;
 };
 
 constexpr PlanCounts counts_sum(const PlanCounts& a, const PlanCounts& b) {
-    return {a.runs + b.runs, a.partials + b.partials, a.merge_items + b.merge_items,
-            a.path_units + b.path_units};
-}
-
-/// All units of a step that has `total` of everything: in deterministic mode one a partial.
-constexpr int32_t plan_units(const PlanShape& shape, const PlanCounts& total) {
-    return shape.deterministic ? total.partials + total.path_units : total.runs;
+    return {a.runs + b.runs,
+            a.entries + b.entries,
+            a.partials + b.partials,
+            a.merge_items + b.merge_items,
+            a.path_units + b.path_units,
+            a.path_entries + b.path_entries};
 }
 
 constexpr int32_t ceil_div(int32_t a, int32_t b) {
     return (a + b - 1) / b;
 }
 
-constexpr int32_t path_units_of_node(const PlanShape& shape) {
+/// Deterministic mode: units of an entry.
+constexpr int32_t entry_width(const PlanShape& shape) {
+    return shape.pairs ? 2 : 1;
+}
+
+/// Units in the list of a step that has `total` of everything.
+constexpr int32_t plan_units(const PlanShape& shape, const PlanCounts& total) {
+    if (!shape.deterministic) return total.runs;
+    return entry_width(shape) * (total.entries + total.path_entries);
+}
+
+/// Row tiles of a node, over all K/V heads, and path units of those that share one.
+constexpr int32_t node_tiles(const PlanShape& shape) {
     return shape.kv_heads * ceil_div(shape.group, kTileRows);
+}
+
+/// Deterministic mode: path units of a request with so many nodes.
+constexpr int32_t path_units(const PlanShape& shape, int32_t nodes, int32_t path_nodes_log2) {
+    return ((nodes + (1 << path_nodes_log2) - 1) >> path_nodes_log2) * node_tiles(shape);
 }
 
 /// Deterministic mode: most segments of a row.
 constexpr int32_t most_segments(const PlanShape& shape) {
-    return row_segments(path_units_of_node(shape));
+    return row_segments(node_tiles(shape));
 }
 
 /// Deterministic mode: keys of a segment for rows of this boundary, whole tiles. A function of the
@@ -106,8 +132,9 @@ constexpr int32_t most_segments(const PlanShape& shape) {
 constexpr int32_t segment_of(const PlanShape& shape, int32_t boundary) {
     const int32_t tiles = boundary > 0 ? ceil_div(boundary, shape.tile_keys) : 1;
     const int32_t most = most_segments(shape);
-    const int32_t few_keys = ceil_div(tiles, most > 1 ? most / 2 : 1) * shape.tile_keys;
-    if (few_keys <= shape.short_keys) return few_keys;
+    const int32_t few = most * shape.short_segments.sixteenths / 16;
+    const int32_t few_keys = ceil_div(tiles, few > 1 ? few : 1) * shape.tile_keys;
+    if (few_keys <= shape.short_segments.most_keys) return few_keys;
     const int32_t segment = ceil_div(tiles, most);
     int32_t step = 1;
     while (segment >= 16 * step) step *= 2;
@@ -147,7 +174,8 @@ constexpr PlanRequest plan_request(const PlanShape& shape, const PlanExtent& ext
                         .first_tile = 0,
                         .tiles = 0,
                         .least_boundary = 0,
-                        .prefix = {}};
+                        .prefix = {},
+                        .adjacent = false};
     if (nodes <= 0) return request;
     request.first_tile = first_window_tile(context, shape.sliding_window, shape.tile_keys);
     request.tiles = ceil_div(context + nodes, shape.tile_keys) - request.first_tile;
@@ -180,20 +208,45 @@ constexpr int32_t plan_splits(const PlanShape& shape, const PlanRequest& request
     return ceil_div(request.tiles, choice);
 }
 
-/// Segments that a run has at most.
-constexpr int32_t run_segments(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
-    const int32_t segments = plan_splits(shape, request, choice);
-    if (segments == 0) return 0;
-    if (shape.splits > 0) return ceil_div(segments, choice);
-    const int32_t wanted = choice * shape.tile_keys / request.prefix[0].segment_keys;
-    return wanted < 1 ? 1 : wanted < segments ? wanted : segments;
+/// Deterministic mode: row tiles of the same keys, and segments of the same row tile, that stand
+/// side by side in an entry.
+constexpr int32_t entry_tiles(const PlanShape& shape, const PlanRequest& request) {
+    return shape.pairs && request.row_tiles % 2 == 0 ? 2 : 1;
+}
+constexpr int32_t entry_segments(const PlanShape& shape, const PlanRequest& request) {
+    return shape.pairs && request.adjacent && entry_tiles(shape, request) == 1 ? 2 : 1;
 }
 
-/// Parts that blocks take of a row tile: in deterministic mode runs of segments.
+/// Deterministic mode: units of the request's prefix.
+constexpr int32_t prefix_units(const PlanShape& shape, const PlanRequest& request) {
+    return shape.kv_heads * request.row_tiles * (request.prefix[0].count + request.prefix[1].count);
+}
+/// Whether two segments of a row tile stand side by side: not while each of the step's `units` can
+/// have a block of its own.
+constexpr bool takes_adjacent(const PlanShape& shape, int32_t units) {
+    return units > shape.multiprocessors;
+}
+
+/// Deterministic mode: entries that a row tile, or two together, make.
+constexpr int32_t plan_entries(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
+    return ceil_div(plan_splits(shape, request, choice), entry_segments(shape, request));
+}
+
+/// Entries that a run has at most.
+constexpr int32_t run_entries(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
+    const int32_t entries = plan_entries(shape, request, choice);
+    if (entries == 0) return 0;
+    if (shape.splits > 0) return ceil_div(entries, choice);
+    const int32_t keys = request.prefix[0].segment_keys * entry_segments(shape, request);
+    const int32_t wanted = choice * shape.tile_keys / keys;
+    return wanted < 1 ? 1 : wanted < entries ? wanted : entries;
+}
+
+/// Parts that blocks take of a row tile: in deterministic mode runs of entries.
 constexpr int32_t plan_parts(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
-    const int32_t splits = plan_splits(shape, request, choice);
-    if (!shape.deterministic || splits == 0) return splits;
-    return ceil_div(splits, run_segments(shape, request, choice));
+    if (!shape.deterministic) return plan_splits(shape, request, choice);
+    const int32_t entries = plan_entries(shape, request, choice);
+    return entries == 0 ? 0 : ceil_div(entries, run_entries(shape, request, choice));
 }
 
 /// Begin of part `part` of `parts` that `count` things are cut into, alike but for one.
@@ -230,19 +283,31 @@ constexpr MergeShape plan_merge(const PlanShape& shape, const PlanRequest& reque
     return {teams_log2, tile_items, full_tiles * tile_items + ceil_div(rest, rows)};
 }
 
-/// All of plan_counts() but the merge items.
+/// All of plan_counts() but the merge items and the path units.
 constexpr PlanCounts unit_counts(const PlanShape& shape, const PlanRequest& request,
                                  int32_t choice) {
     const int32_t row_tiles = shape.kv_heads * request.row_tiles;
-    const int32_t runs = row_tiles * plan_parts(shape, request, choice);
-    if (!shape.deterministic) return {runs, runs > row_tiles ? runs : 0, 0, 0};
-    return {runs, row_tiles * plan_splits(shape, request, choice), 0,
-            request.nodes * path_units_of_node(shape)};
+    const int32_t parts = plan_parts(shape, request, choice);
+    if (!shape.deterministic) {
+        const int32_t runs = row_tiles * parts;
+        return {runs, 0, runs > row_tiles ? runs : 0, 0, 0, 0};
+    }
+    const int32_t columns = row_tiles / entry_tiles(shape, request);
+    return {columns * parts,
+            columns * plan_entries(shape, request, choice),
+            row_tiles * plan_splits(shape, request, choice),
+            0,
+            0,
+            0};
 }
 
-constexpr PlanCounts plan_counts(const PlanShape& shape, const PlanRequest& request,
-                                 int32_t choice) {
+constexpr PlanCounts plan_counts(const PlanShape& shape, const PlanRequest& request, int32_t choice,
+                                 int32_t path_nodes_log2) {
     PlanCounts counts = unit_counts(shape, request, choice);
+    if (shape.deterministic) {
+        counts.path_units = path_units(shape, request.nodes, path_nodes_log2);
+        counts.path_entries = ceil_div(counts.path_units, entry_width(shape));
+    }
     if (shape.deterministic || counts.partials > 0) {
         counts.merge_items = shape.kv_heads * plan_merge(shape, request, choice).head_items;
     }

@@ -57,38 +57,64 @@ struct WaveClock {
     constexpr int64_t ns() const { return before_ns + wave_ns; }
 };
 
-/// Deterministic mode: time of a run of the prefix, and of a path unit, which waits for its own.
-constexpr int32_t run_ns(const PlanShape& shape, const PlanRequest& request, const TileTime& time,
+/// Deterministic mode: time of a run of the prefix, of `runs`.
+constexpr int32_t run_ns(const PlanShape& shape, const PlanRequest& request, int32_t runs,
                          int32_t choice) {
-    const int32_t segments = run_segments(shape, request, choice);
-    const int32_t tiles = request.prefix[0].segment_keys / shape.tile_keys * segments;
-    return unit_ns(shape, time, tiles) + (segments - 1) * shape.costs.segment_ns;
+    const TileTime time = tile_time(shape, request, runs, entry_tiles(shape, request));
+    const int32_t entries = run_entries(shape, request, choice);
+    const int32_t tiles =
+        request.prefix[0].segment_keys / shape.tile_keys * entries * entry_segments(shape, request);
+    return unit_ns(shape, time, tiles) + (entries - 1) * shape.costs.segment_ns;
 }
-/// As long as its arithmetic takes, whatever else runs; fast mode: 0.
-constexpr int32_t run_compute_ns(const PlanShape& shape, const PlanRequest& request,
-                                 int32_t choice) {
-    if (!shape.deterministic) return 0;
-    const int32_t tile_ns = shape.costs.tile_compute_ns;
-    return run_ns(shape, request, {tile_ns, tile_ns}, choice);
-}
-constexpr int32_t path_ns(const PlanShape& shape) {
-    const int32_t tiles = ceil_div(shape.max_depth + kBoundaryKeys, shape.tile_keys);
-    return shape.costs.path_ns + tiles * shape.costs.tile_compute_ns;
+/// Of an entry of path units, each of which waits for its own keys.
+constexpr int32_t path_ns(const PlanShape& shape, int32_t nodes) {
+    const int32_t tiles = ceil_div(nodes * shape.path_keys, shape.tile_keys);
+    return shape.costs.path_ns + tiles * shape.costs.path_tile_ns;
 }
 
-/// Deterministic mode: runs that the step's path units make, `prefix_ns`: of the longest run of the
-/// prefix. Blocks without one in the last wave take them all if that lasts no longer than giving
-/// every block one more run.
-constexpr int32_t plan_path_runs(const PlanShape& shape, const PlanCounts& total,
-                                 int32_t prefix_ns) {
+/// Deterministic mode: how the step's paths are taken.
+struct PathChoice {
+    int32_t nodes_log2;  // nodes of a unit, at most
+    int32_t runs;
+    int64_t ns;  // beyond the prefix, of all blocks
+};
+
+/// With 2^nodes_log2 nodes a unit. `runs`: of the prefix, `prefix_ns`: of the longest of them.
+/// Blocks without one in the last wave take all paths if that lasts no longer than giving every
+/// block one more run.
+constexpr PathChoice path_choice_of(const PlanShape& shape, const PlanRequest* requests,
+                                    int32_t count, int32_t runs, int32_t prefix_ns,
+                                    int32_t nodes_log2) {
+    int32_t entries = 0;
+    int32_t most_nodes = 0;
+    for (int32_t r = 0; r < count; ++r) {
+        entries += ceil_div(path_units(shape, requests[r].nodes, nodes_log2), entry_width(shape));
+        if (requests[r].nodes > most_nodes) most_nodes = requests[r].nodes;
+    }
+    if (entries == 0) return {nodes_log2, 0, 0};
+    if (most_nodes > 1 << nodes_log2) most_nodes = 1 << nodes_log2;
     const int32_t blocks = shape.multiprocessors;
-    const int32_t paths = total.path_units;
-    if (paths == 0) return 0;
-    const int32_t idle = (blocks - total.runs % blocks) % blocks;
-    const int64_t spread_ns = prefix_ns + int64_t{ceil_div(paths, idle + blocks)} * path_ns(shape);
-    const bool packed = idle > 0 && int64_t{ceil_div(paths, idle)} * path_ns(shape) <= spread_ns;
-    const int32_t most = packed ? idle : idle + blocks;
-    return paths < most ? paths : most;
+    const int32_t idle = (blocks - runs % blocks) % blocks;
+    const int32_t entry_ns = path_ns(shape, most_nodes);
+    const int64_t spread_ns = int64_t{ceil_div(entries, idle + blocks)} * entry_ns;
+    if (idle > 0) {
+        const int64_t idle_ns = int64_t{ceil_div(entries, idle)} * entry_ns - prefix_ns;
+        if (idle_ns <= spread_ns)
+            return {nodes_log2, entries < idle ? entries : idle, idle_ns > 0 ? idle_ns : 0};
+    }
+    return {nodes_log2, entries < idle + blocks ? entries : idle + blocks, spread_ns};
+}
+
+/// As few units as take no longer than others.
+constexpr PathChoice plan_paths(const PlanShape& shape, const PlanRequest* requests, int32_t count,
+                                int32_t runs, int32_t prefix_ns) {
+    int32_t log2 = shape.most_path_nodes_log2;
+    PathChoice best = path_choice_of(shape, requests, count, runs, prefix_ns, log2);
+    while (--log2 >= 0) {
+        const PathChoice next = path_choice_of(shape, requests, count, runs, prefix_ns, log2);
+        if (next.ns < best.ns) best = next;
+    }
+    return best;
 }
 
 inline constexpr int64_t kNeverNs = int64_t{1} << 50;
@@ -111,7 +137,7 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
         }
         if (request.row_tiles % 2 != 0) together = 1;
     }
-    if (total.partials + total.path_units > shape.partial_capacity) return kNeverNs;
+    if (total.partials > shape.partial_capacity) return kNeverNs;
     if (!shape.pairs || total.runs <= shape.multiprocessors) together = 1;
 
     WaveClock clock(shape.multiprocessors);
@@ -119,18 +145,22 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
     for (int32_t r = 0; r < count; ++r) {
         const PlanRequest& request = requests[r];
         if (request.tiles == 0) continue;
-        const TileTime time = tile_time(shape, request, total.runs / together, together);
-        const int32_t parts = plan_parts(shape, request, choice);
-        const int32_t ns = shape.deterministic
-                               ? run_ns(shape, request, time, choice)
-                               : unit_ns(shape, time, ceil_div(request.tiles, parts));
-        clock.add(shape.kv_heads * request.row_tiles * parts / together, ns);
-        const int32_t compute_ns = run_compute_ns(shape, request, choice);
-        if (compute_ns > prefix_ns) prefix_ns = compute_ns;
+        if (shape.deterministic) {
+            const int32_t ns = run_ns(shape, request, total.runs, choice);
+            clock.add(unit_counts(shape, request, choice).runs, ns);
+            if (ns > prefix_ns) prefix_ns = ns;
+        } else {
+            const int32_t parts = plan_parts(shape, request, choice);
+            const TileTime time = tile_time(shape, request, total.runs / together, together);
+            clock.add(shape.kv_heads * request.row_tiles * parts / together,
+                      unit_ns(shape, time, ceil_div(request.tiles, parts)));
+        }
     }
-    const int32_t path_runs = plan_path_runs(shape, total, prefix_ns);
-    if (path_runs > 0) clock.add(path_runs, ceil_div(total.path_units, path_runs) * path_ns(shape));
     int64_t ns = clock.ns();
+    if (shape.deterministic) {
+        // Of cuts which the paths outlast the one with the shortest runs.
+        ns += plan_paths(shape, requests, count, total.runs, prefix_ns).ns + prefix_ns / 16;
+    }
     if (total.partials > 0) {
         const int64_t rows_ps =
             partial_rows * shape.costs.partial_row_ps + merged_rows * shape.costs.merged_row_ps;

@@ -54,21 +54,52 @@ constexpr WorkUnit plan_unit(const PlanShape& shape, const PlanRequest& request,
     return unit;
 }
 
-/// Where the units of a run stand in the list: the first at the run's own number, the others side
+/// Where the entries of a run stand in the list: the first at the run's own number, the others side
 /// by side behind the first ones of all runs.
 struct RunPlace {
     int32_t runs;    // of the step, paths too
     int32_t number;  // of this one
-    int32_t others;  // where its second unit stands
-    int32_t units;
+    int32_t others;  // where its second entry stands
+    int32_t entries;
+    int32_t width;  // of an entry
 
-    constexpr int32_t at(int32_t unit) const { return unit == 0 ? number : others + unit - 1; }
-    /// WorkUnit::next of unit `unit`.
-    constexpr int32_t after(int32_t unit, int32_t blocks) const {
-        if (unit + 1 < units) return others + unit;
-        return number + blocks < runs ? number + blocks : kLastUnit;
+    /// Unit of entry `entry`, of a pair the first.
+    constexpr int32_t at(int32_t entry) const {
+        return width * (entry == 0 ? number : others + entry - 1);
+    }
+    /// WorkUnit::next in entry `entry`.
+    constexpr int32_t after(int32_t entry, int32_t blocks) const {
+        if (entry + 1 < entries) return at(entry + 1);
+        return number + blocks < runs ? width * (number + blocks) : kLastUnit;
     }
 };
+
+/// What stands beside the only unit of a pair.
+constexpr WorkUnit empty_unit(const WorkUnit& beside) {
+    WorkUnit unit = beside;
+    unit.rows = 0;
+    unit.key_begin = unit.key_end;
+    unit.partial = -1;
+    return unit;
+}
+
+/// Deterministic mode: partial `split` of row tile `tile`, without its successor.
+constexpr WorkUnit plan_segment_unit(const PlanShape& shape, const PlanRequest& request, int32_t r,
+                                     int32_t first_partial, int32_t splits, int32_t tile,
+                                     int32_t split) {
+    const bool second = split >= request.prefix[0].count;
+    const PrefixClass& prefix = request.prefix[second ? 1 : 0];
+    const int32_t segment = prefix.first + (second ? split - request.prefix[0].count : split);
+    const int32_t key = segment * prefix.segment_keys;
+    const int32_t end = key + prefix.segment_keys;
+    WorkUnit unit = row_tile_unit(shape, request, r, tile);
+    unit.partial = first_partial + tile * splits + split;
+    unit.segment_keys = prefix.segment_keys;
+    unit.key_begin = key > prefix.key_begin ? key : prefix.key_begin;
+    unit.key_end = end < prefix.key_end ? end : prefix.key_end;
+    unit.seen_end = unit.key_end < request.least_boundary ? unit.key_end : request.least_boundary;
+    return unit;
+}
 
 /// Deterministic mode: stores the units of prefix run `index` of request `r`. `first`: of the
 /// request; `runs`: of the step, of paths too. `store(i, unit)`: `unit` is the list's i-th.
@@ -77,67 +108,87 @@ constexpr void plan_prefix_run(const PlanShape& shape, const PlanRequest& reques
                                const PlanCounts& first, int32_t runs, int32_t choice, int32_t index,
                                Store&& store) {
     const int32_t splits = plan_splits(shape, request, choice);
+    const int32_t entries = plan_entries(shape, request, choice);
     const int32_t parts = plan_parts(shape, request, choice);
-    const int32_t row_tiles = shape.kv_heads * request.row_tiles;
-    const int32_t tile = index % row_tiles;
-    const int32_t begin = rising_begin(index / row_tiles, parts, splits);
-    const int32_t segments = rising_begin(index / row_tiles + 1, parts, splits) - begin;
-    const int32_t units_before = first.partials + begin * row_tiles + tile * segments;
+    const int32_t tiles = entry_tiles(shape, request);
+    const int32_t segments = entry_segments(shape, request);
+    const int32_t columns = shape.kv_heads * request.row_tiles / tiles;
+    const int32_t column = index % columns;
+    const int32_t begin = rising_begin(index / columns, parts, entries);
+    const int32_t count = rising_begin(index / columns + 1, parts, entries) - begin;
+    const int32_t entries_before = first.entries + begin * columns + column * count;
     const int32_t number = first.runs + index;
-    const RunPlace place = {runs, number, runs + units_before - number, segments};
-    WorkUnit unit = row_tile_unit(shape, request, r, tile);
-    for (int32_t i = 0; i < segments; ++i) {
-        const int32_t split = begin + i;
-        const bool second = split >= request.prefix[0].count;
-        const PrefixClass& prefix = request.prefix[second ? 1 : 0];
-        const int32_t segment = prefix.first + (second ? split - request.prefix[0].count : split);
-        const int32_t key = segment * prefix.segment_keys;
-        const int32_t end = key + prefix.segment_keys;
-        unit.partial = first.partials + tile * splits + split;
-        unit.segment_keys = prefix.segment_keys;
-        unit.key_begin = key > prefix.key_begin ? key : prefix.key_begin;
-        unit.key_end = end < prefix.key_end ? end : prefix.key_end;
-        unit.seen_end =
-            unit.key_end < request.least_boundary ? unit.key_end : request.least_boundary;
-        unit.next = place.after(i, shape.multiprocessors);
-        store(place.at(i), unit);
+    const RunPlace place = {.runs = runs,
+                            .number = number,
+                            .others = runs + entries_before - number,
+                            .entries = count,
+                            .width = entry_width(shape)};
+    for (int32_t i = 0; i < count; ++i) {
+        WorkUnit unit{};
+        for (int32_t side = 0; side < place.width; ++side) {
+            const int32_t tile = column * tiles + (tiles > 1 ? side : 0);
+            const int32_t split = (begin + i) * segments + (segments > 1 ? side : 0);
+            unit = side < tiles * segments && split < splits
+                       ? plan_segment_unit(shape, request, r, first.partials, splits, tile, split)
+                       : empty_unit(unit);
+            unit.next = place.after(i, shape.multiprocessors);
+            store(place.at(i) + side, unit);
+        }
     }
 }
 
-/// Deterministic mode: path unit `index` of request `r`, without its successor, of node
-/// index / path_units_of_node(shape) at `position`; `partial`: of the request's first.
+/// Deterministic mode: the nodes of path unit `index` of a request; none beyond its last.
+struct PathNodes {
+    int32_t first;
+    int32_t count;
+};
+constexpr PathNodes path_nodes(const PlanShape& shape, const PlanRequest& request,
+                               int32_t path_nodes_log2, int32_t index) {
+    const int32_t first = index / node_tiles(shape) << path_nodes_log2;
+    const int32_t rest = request.nodes - first;
+    return {first, rest < 1 << path_nodes_log2 ? rest : 1 << path_nodes_log2};
+}
+
+/// Deterministic mode: path unit `index` of request `r`, without its successor, of `nodes`, the
+/// last of which is at `position`; `partial`: of the request's first. Without nodes: what stands
+/// beside the only unit of a pair.
 constexpr WorkUnit plan_path_unit(const PlanShape& shape, const PlanRequest& request, int32_t r,
-                                  int32_t partial, int32_t index, int32_t position) {
+                                  int32_t partial, int32_t index, const PathNodes& nodes,
+                                  int32_t position) {
     const int32_t blocks = ceil_div(shape.group, kTileRows);
     const int32_t row = index % blocks * kTileRows;
-    const int32_t rows = shape.group - row;
+    const int32_t rows = nodes.count * shape.group - row;
     WorkUnit unit = request_unit(request, r);
-    unit.path_node = index / path_units_of_node(shape);
+    unit.path_node = nodes.first;
+    if (nodes.count <= 0) return unit;
     unit.kv_head = index / blocks % shape.kv_heads;
-    unit.row_begin = unit.path_node * shape.group + row;
+    unit.row_begin = nodes.first * shape.group + row;
     unit.rows = rows < kTileRows ? rows : kTileRows;
-    unit.key_begin = path_boundary(position, shape.max_depth);
-    unit.key_end = position + 1;
-    unit.seen_end = unit.key_end;
+    unit.key_end = (nodes.count - 1) * shape.path_keys + position + 1 -
+                   path_boundary(position, shape.max_depth);
+    unit.seen_end = nodes.count == 1 ? unit.key_end : 0;
     unit.partial = partial + index;
     return unit;
 }
 
 /// Deterministic mode: stores the units of path run `index` of `path_runs`; `total`: of the step.
-/// `unit_of(i)`: the step's i-th path unit.
+/// `unit_of(i, side)`: of the step's i-th entry of paths.
 template <class UnitOf, class Store>
 constexpr void plan_path_run(const PlanShape& shape, const PlanCounts& total, int32_t path_runs,
                              int32_t index, const UnitOf& unit_of, Store&& store) {
-    const int32_t begin = part_begin(index, path_runs, total.path_units);
-    const int32_t end = part_begin(index + 1, path_runs, total.path_units);
+    const int32_t begin = part_begin(index, path_runs, total.path_entries);
+    const int32_t end = part_begin(index + 1, path_runs, total.path_entries);
     const RunPlace place = {.runs = total.runs + path_runs,
                             .number = total.runs + index,
-                            .others = path_runs + total.partials + begin - index,
-                            .units = end - begin};
+                            .others = path_runs + total.entries + begin - index,
+                            .entries = end - begin,
+                            .width = entry_width(shape)};
     for (int32_t i = begin; i < end; ++i) {
-        WorkUnit unit = unit_of(i);
-        unit.next = place.after(i - begin, shape.multiprocessors);
-        store(place.at(i - begin), unit);
+        for (int32_t side = 0; side < place.width; ++side) {
+            WorkUnit unit = unit_of(i, side);
+            unit.next = place.after(i - begin, shape.multiprocessors);
+            store(place.at(i - begin) + side, unit);
+        }
     }
 }
 
@@ -152,7 +203,7 @@ constexpr int32_t merge_item_row(const PlanShape& shape, const PlanRequest& requ
 /// fast mode, and `position`, of the node whose row is the first.
 constexpr MergeItem plan_merge_item(const PlanShape& shape, const PlanRequest& request, int32_t r,
                                     const PlanCounts& first, int32_t choice, int32_t path_partial,
-                                    int32_t position, int32_t index) {
+                                    int32_t path_nodes_log2, int32_t position, int32_t index) {
     const int32_t splits = plan_splits(shape, request, choice);
     const MergeShape merge = plan_merge(shape, request, choice);
     const int32_t kv_head = index / merge.head_items;
@@ -171,6 +222,7 @@ constexpr MergeItem plan_merge_item(const PlanShape& shape, const PlanRequest& r
                    .rows = static_cast<uint8_t>(rows < most_rows ? rows : most_rows),
                    .teams_log2 = static_cast<uint8_t>(merge.teams_log2),
                    .chunks = 0,
+                   .path_nodes_log2 = static_cast<uint8_t>(path_nodes_log2),
                    .unused = {}};
     if (shape.deterministic) {
         const int32_t boundary = path_boundary(position, shape.max_depth);

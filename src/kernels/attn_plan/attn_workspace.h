@@ -42,9 +42,12 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
     if (shape.mode == KDT_ATTN_DETERMINISTIC) {
         workspace.partial_capacity =
             row_tiles * most_segments(shape, max_context) + max_nodes * node_tiles(shape);
-        workspace.unit_capacity = workspace.partial_capacity;
+        // Where the list is of pairs, one a row tile and one of a request's paths may be half
+        // empty, or, where all have blocks of their own, every one.
+        workspace.unit_capacity =
+            workspace.partial_capacity + row_tiles + requests + multiprocessors;
         workspace.merge_item_capacity = rows;  // one a row at worst
-        workspace.path_capacity = shape.max_depth + kBoundaryKeys;
+        workspace.path_keys = attn_path_keys(shape);
     } else {
         const int32_t nodes = max_nodes < 128 ? max_nodes : 128;
         const int32_t tiles = ceil_div(max_context + nodes, least_tile_keys(shape));
@@ -59,8 +62,10 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
         workspace.merge_item_capacity = partials < rows ? partials : rows;
     }
 
-    // A block of the attention kernels reads its first unit before it knows whether it has one.
-    if (workspace.unit_capacity < multiprocessors) workspace.unit_capacity = multiprocessors;
+    // A block of the attention kernels reads its first unit, or pair, before it knows whether it
+    // has one.
+    if (workspace.unit_capacity < 2 * multiprocessors)
+        workspace.unit_capacity = 2 * multiprocessors;
 
     size_t bytes = 0;
     auto place = [&bytes, base]<class T>(T*& part, size_t part_bytes) {
@@ -71,8 +76,7 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
     place(workspace.header, sizeof(PlanHeader));
     place(workspace.units, count(workspace.unit_capacity) * sizeof(WorkUnit));
     place(workspace.merge_items, count(workspace.merge_item_capacity) * sizeof(MergeItem));
-    place(workspace.path_slots,
-          count(max_nodes) * count(workspace.path_capacity) * sizeof(int32_t));
+    place(workspace.path_slots, count(max_nodes) * count(workspace.path_keys) * sizeof(int32_t));
     if (shape.kind == KDT_ATTN_MLA)
         place(workspace.first_slots, count(multiprocessors) * kFirstSlots * sizeof(int32_t));
     const size_t partial_rows = count(workspace.partial_capacity) * kTileRows;
@@ -94,8 +98,10 @@ constexpr PlanShape plan_shape(const kdt_attn_shape& shape, const AttnWorkspace&
             .splits = shape.splits,
             .multiprocessors = multiprocessors,
             .tile_keys = attn_tile_keys(shape, engine),
-            .short_keys = attn_short_keys(shape),
+            .short_segments = attn_short_segments(shape, engine),
             .pairs = attn_takes_pairs(shape, engine),
+            .path_keys = attn_path_keys(shape),
+            .most_path_nodes_log2 = most_path_nodes_log2(shape),
             .partial_capacity = workspace.partial_capacity,
             .costs = attn_costs(shape, engine)};
 }

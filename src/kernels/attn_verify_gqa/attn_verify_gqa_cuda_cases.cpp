@@ -186,6 +186,27 @@ void add_random(std::vector<AttnVerifyGqaCudaCase>& cases) {
     }
 }
 
+/// More pairs of units than a device has multiprocessors, so that blocks take several; and one so
+/// long that a ring of stages goes round.
+void add_many_units(std::vector<AttnVerifyGqaCudaCase>& cases) {
+    for (const int32_t dim : {64, 96, 128, 256}) {
+        for (int32_t f = 0; f < 2; ++f) {
+            AttnVerifyGqaCudaCase test;
+            test.name = "many_units_d" + std::to_string(dim) + "_" + kFormatNames[f];
+            test.heads = 64;
+            test.kv_heads = 4;
+            test.head_dim = dim;
+            test.format = kFormats[f];
+            for (int32_t r = 0; r < 50; ++r) test.step.requests.push_back({r, 5, chain, heavy});
+            test.step.requests.push_back({1400, 5, chain, light});
+            test.step.seed = static_cast<uint32_t>(1060 + dim + f);
+            test.splits = 1;
+            test.reduced = true;
+            cases.push_back(test);
+        }
+    }
+}
+
 }  // namespace
 
 std::span<const AttnVerifyGqaCudaCase> attn_verify_gqa_cuda_cases() {
@@ -197,6 +218,7 @@ std::span<const AttnVerifyGqaCudaCase> attn_verify_gqa_cuda_cases() {
         add_long_and_batches(all);
         add_far_and_capped(all);
         add_random(all);
+        add_many_units(all);
         return all;
     }();
     return cases;
@@ -218,6 +240,7 @@ AttnVerifyGqaCudaInputs make_attn_verify_gqa_cuda_inputs(const AttnVerifyGqaCuda
     in.shape.kv_heads = test.kv_heads;
     in.shape.head_dim = test.head_dim;
     in.shape.kv_format = test.format;
+    in.shape.splits = test.splits;
     in.shape.sliding_window = test.sliding_window;
 
     const int64_t dim = test.head_dim;

@@ -19,6 +19,7 @@ struct AttnVerifyGqaCudaCase {
     float logit_cap = 0;
     int32_t sliding_window = 0;
     bool fused_query = false;  // queries are the first part of a row that also held K and V
+    int32_t splits = 0;        // of the shape
     bool joined_kv = false;    // K and V heads of a slot beside each other in one buffer
     bool reduced = false;      // in the short list for compute-sanitizer
 };

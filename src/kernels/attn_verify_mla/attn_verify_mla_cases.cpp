@@ -34,7 +34,7 @@ void add_instances(std::vector<AttnVerifyMlaCase>& cases) {
             test.step.page_starts = cases.size() % 2 == 1;
             test.fused_query = cases.size() % 3 == 1;
             test.slot_padding = cases.size() % 5 == 2 ? 128 : 0;
-            test.reduced = heads == 8 || heads == 12 || heads == 64;
+            test.reduced = heads == 8 || heads == 12;
             cases.push_back(test);
         }
     }
@@ -187,6 +187,23 @@ void add_random(std::vector<AttnVerifyMlaCase>& cases) {
     }
 }
 
+/// More units than a device has multiprocessors, so that blocks take several, of other rows each;
+/// and one so long that a ring of stages goes round.
+void add_many_units(std::vector<AttnVerifyMlaCase>& cases) {
+    for (int32_t f = 0; f < 3; ++f) {
+        AttnVerifyMlaCase test;
+        test.name = std::string("many_units_") + kFormatNames[f];
+        test.heads = 128;
+        test.format = kFormats[f];
+        for (int32_t r = 0; r < 50; ++r) test.step.requests.push_back({r, 2, chain, heavy});
+        test.step.requests.push_back({1400, 1, chain, light});
+        test.step.seed = static_cast<uint32_t>(160 + f);
+        test.splits = 1;
+        test.reduced = true;
+        cases.push_back(test);
+    }
+}
+
 }  // namespace
 
 std::span<const AttnVerifyMlaCase> attn_verify_mla_cases() {
@@ -199,6 +216,7 @@ std::span<const AttnVerifyMlaCase> attn_verify_mla_cases() {
         add_batches(all);
         add_far_and_capped(all);
         add_random(all);
+        add_many_units(all);
         return all;
     }();
     return cases;
@@ -218,6 +236,7 @@ AttnVerifyMlaInputs make_attn_verify_mla_inputs(const AttnVerifyMlaCase& test, A
     in.shape.kv_heads = 1;
     in.shape.head_dim = 576;
     in.shape.kv_format = test.format;
+    in.shape.splits = test.splits;
 
     kdt_attn_mla_tensors& tensors = in.tensors;
     tensors.struct_bytes = sizeof tensors;

@@ -17,6 +17,7 @@ struct AttnVerifyMlaCase {
     float logit_cap = 0;
     bool fused_query = false;  // latent and rope part of a head beside each other, heads padded
     int32_t slot_padding = 0;  // bytes behind each row of the cache
+    int32_t splits = 0;        // of the shape
     bool reduced = false;      // in the short list for compute-sanitizer
 };
 

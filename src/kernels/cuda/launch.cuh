@@ -10,13 +10,16 @@ namespace kd {
 
 /// Launches `blocks` blocks of `threads` threads with `shared_bytes` of dynamic shared memory, as
 /// soon as the predecessor on `stream` lets them start: the kernel waits for it itself
-/// (ptx::grid_dependency_wait).
+/// (ptx::grid_dependency_wait). To ask for the shared memory takes 0.2 us of the 3.2 of a launch;
+/// that it was asked for cannot be remembered, because a reset of the device forgets it.
 template <class Kernel, class... Args>
 cudaError_t launch_overlapped(Kernel kernel, int32_t blocks, int32_t threads, int32_t shared_bytes,
                               cudaStream_t stream, const Args&... args) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-    if (error != cudaSuccess) return error;
+    if (shared_bytes > 0) {
+        const cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+        if (error != cudaSuccess) return error;
+    }
 
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

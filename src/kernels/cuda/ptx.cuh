@@ -39,6 +39,47 @@ __device__ __forceinline__ void mbarrier_arrive_expect_bytes(uint32_t barrier, u
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
+
+/// How many arrivals a warp makes: lane 0's, for all. racecheck takes an arrival to order what the
+/// arriving lane itself did before, whatever __syncwarp() says, so in its build (CMake option
+/// KDTREE_RACECHECK) every lane arrives.
+#ifdef KDT_ARRIVE_ALL_LANES
+inline constexpr bool kAllLanesArrive = true;
+#else
+inline constexpr bool kAllLanesArrive = false;
+#endif
+inline constexpr uint32_t kWarpArrivals = kAllLanesArrive ? 32 : 1;
+
+/// This warp arrives `times` times, for what its lanes did before the last __syncwarp().
+__device__ __forceinline__ void mbarrier_arrive_warp(uint32_t barrier, int32_t lane,
+                                                     uint32_t times = 1) {
+    if (kAllLanesArrive || lane == 0)
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(times)
+                     : "memory");
+}
+/// The same at barriers number `first` and, if there are two, `second` of those from `barriers` on.
+template <int32_t kCount>
+__device__ __forceinline__ void mbarrier_arrive_warp_at(uint32_t barriers, uint32_t first,
+                                                        uint32_t second, int32_t lane) {
+    static_assert(kCount == 1 || kCount == 2);
+    if (kAllLanesArrive) {
+        mbarrier_arrive(barriers + 8 * first);
+        if (kCount == 2) mbarrier_arrive(barriers + 8 * second);
+    } else if (lane < kCount) {
+        mbarrier_arrive(barriers + 8 * (lane == 0 ? first : second));
+    }
+}
+/// This warp arrives; the phase also waits for `bytes` of bulk copies, which any lane may then ask
+/// for.
+__device__ __forceinline__ void mbarrier_arrive_warp_expect_bytes(uint32_t barrier, int32_t lane,
+                                                                  uint32_t bytes) {
+    if (lane == 0)
+        mbarrier_arrive_expect_bytes(barrier, bytes);
+    else if (kAllLanesArrive)
+        mbarrier_arrive(barrier);
+    __syncwarp();
+}
+
 /// Arrives once this thread's earlier cp.async copies have landed; counts as one of the barrier's
 /// expected arrivals.
 __device__ __forceinline__ void mbarrier_arrive_on_copies(uint32_t barrier) {

@@ -11,16 +11,13 @@
 
 namespace kd::gqa {
 
-/// One lane of each of a group's 4 warps arrives, `arrivals` times, when its warp has read the
-/// stage.
+/// Each of a group's 4 warps arrives, `arrivals` times, when it has read the stage.
 __device__ __forceinline__ void release(uint32_t barrier, int32_t lane, uint32_t arrivals) {
     __syncwarp();
-    if (lane == 0)
-        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals)
-                     : "memory");
+    ptx::mbarrier_arrive_warp(barrier, lane, arrivals);
 }
 
-/// Turns at the tensor cores of groups with units of their own: without them both groups issue
+/// Turns at the tensor cores of groups that take the same tiles: without them both groups issue
 /// their products together, then compute their softmax together. Barrier kTurnBarrier + g: group g
 /// waits until the other one has issued. Predicated, not branched: products are in flight around
 /// them.
@@ -46,10 +43,64 @@ __device__ __forceinline__ void pass_turn(bool turns, int32_t group) {
         : "memory");
 }
 
-/// A group that shares its unit takes the tiles at even (0) or odd (1) multiples of kKeys, wherever
-/// the unit begins and whatever the ring holds: which keys of a row are summed together depends on
-/// their positions alone. What cp.async and its barrier delivered needs no fence before wgmma;
-/// converted tiles, ordinary writes, do.
+/// Whether Q and what its rows see stay the same.
+__device__ __forceinline__ bool has_same_rows(const WorkUnit& unit, const WorkUnit& next) {
+    return next.first_node == unit.first_node && next.row_begin == unit.row_begin &&
+           next.rows == unit.rows && next.kv_head == unit.kv_head && next.path_node < 0 &&
+           unit.path_node < 0;
+}
+
+/// Which tiles of the ring a group takes for its unit.
+struct GroupTiles {
+    int32_t first;      // tile of the unit
+    int32_t step;       // from one to the next
+    int32_t count;      // of the unit
+    int32_t in_ring;    // of the unit or the pair
+    int32_t alternate;  // tiles of the unit which stand in the ring by turns with the other group's
+    bool turns;         // at the tensor cores
+    bool shared;        // both groups read each tile
+
+    /// A group that shares its unit takes the tiles at even (0) or odd (1) multiples of kKeys,
+    /// wherever the unit begins and whatever the ring holds: which keys of a row are summed
+    /// together depends on their positions alone.
+    template <class Config>
+    __device__ static GroupTiles of_unit(const WorkUnit& unit, int32_t group) {
+        const int32_t tiles = unit_tiles<Config>(unit);
+        return {.first = group ^ (unit.key_begin / Config::kKeys & 1),
+                .step = kGroups,
+                .count = tiles,
+                .in_ring = tiles,
+                .alternate = INT32_MAX,
+                .turns = false,
+                .shared = false};
+    }
+    /// `beside`: the other group's.
+    template <class Config>
+    __device__ static GroupTiles of_pair(const WorkUnit& unit, const WorkUnit& beside) {
+        const int32_t tiles = unit_tiles<Config>(unit);
+        const int32_t others = unit_tiles<Config>(beside);
+        const bool same = same_keys(unit, beside);
+        return {.first = 0,
+                .step = 1,
+                .count = tiles,
+                .in_ring = same ? tiles : tiles + others,
+                .alternate = same ? 0 : min(tiles, others),
+                .turns = same,
+                .shared = same};
+    }
+
+    /// From the ring's first tile to this group's first one.
+    __device__ int32_t begin(int32_t group) const {
+        return step > 1 ? first : alternate > 0 ? group : 0;
+    }
+    /// Stages from this group's tile before `tile` to that one.
+    __device__ int32_t stages_to(int32_t tile, int32_t group) const {
+        return tile < alternate ? kGroups : tile == alternate ? kGroups - group : 1;
+    }
+};
+
+/// Consumer group: its units one after the other. What cp.async and its barrier delivered needs no
+/// fence before wgmma; converted tiles, ordinary writes, do.
 template <class Config>
 __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, int32_t stages,
                                         char* s_ring, char* s_converted, char* s_query,
@@ -74,36 +125,54 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
     const uint32_t converted = address(s_converted) + group * 2 * Config::kHalfTileBytes;
     const uint32_t barriers = address(&state.barriers);
     RowRange(&rows)[kTileRows] = state.rows[Config::kPairs ? group : 0];
-    WorkUnit unit = params.workspace.units[blockIdx.x];
-    const UnitWalk walk = UnitWalk::of<Config>(params, unit);
+    const WorkUnit* const list = params.workspace.units;
+    const int32_t side = UnitWalk::planned_pairs<Config>(params) ? group : 0;
+    WorkUnit unit = list[UnitWalk::likely_first<Config>(params) + side];
+    WorkUnit beside = list[UnitWalk::likely_first<Config>(params) + (side ^ 1)];
+    const UnitWalk walk = UnitWalk::of<Config>(params);
     ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();
 
-    const int32_t tile_step = walk.pairs ? 1 : kGroups;
-    const uint32_t arrivals = walk.pairs ? 1 : kGroups;
     if constexpr (Config::kOverlap) pass_turn(walk.pairs && group == 1, group);
     uint32_t tiles_before = 0;
     int32_t buffer = 0;  // of converted V
+    uint32_t q[kQuerySteps][4];
+    float row_scale[2] = {1.0f, 1.0f};
+    bool first = true;
     for (int32_t u = walk.first; u < walk.units; u = walk.next(unit, u)) {
-        if (walk.pairs || u != walk.first)
-            unit = params.workspace.units[walk.pairs ? u + group : u];
-        const int32_t tiles = unit_tiles<Config>(unit);
+        bool same_rows = false;
+        if (!first || (walk.pairs && !walk.planned)) {
+            const WorkUnit next = list[walk.pairs ? u + group : u];
+            same_rows = !first && has_same_rows(unit, next);
+            unit = next;
+            if (walk.pairs) beside = list[u + (group ^ 1)];
+        }
+        first = false;
+        const GroupTiles tiles = walk.pairs ? GroupTiles::of_pair<Config>(unit, beside)
+                                            : GroupTiles::of_unit<Config>(unit, group);
+        const uint32_t first_in_ring = tiles_before;
+        tiles_before += tiles.in_ring;
+        if (tiles.count == 0) continue;  // stands beside a unit that is alone
+        const uint32_t arrivals = tiles.shared ? 1 : kGroups;
         const AttnRequest request(params.batch, unit);
 
-        uint32_t q[kQuerySteps][4];
-        float row_scale[2] = {1.0f, 1.0f};
         if constexpr (Config::kPairs) {
-            if constexpr (Config::kRawKeys)
-                load_query_raw<Config>(params, unit, first_row, lane, q, row_scale);
-            else
-                load_query_registers<Config>(params, unit, first_row, lane, q);
-            ptx::named_barrier_sync(group_barrier, kGroupThreads);  // rows are no longer read
-            load_row_ranges(params, unit, request, thread, rows);
-            ptx::named_barrier_sync(group_barrier, kGroupThreads);
+            if (!same_rows) {
+                // Both are asked for before either is there.
+                const RowRange range = row_range(params, unit, request, thread % kTileRows);
+                if constexpr (Config::kRawKeys)
+                    load_query_raw<Config>(params, unit, first_row, lane, q, row_scale);
+                else
+                    load_query_registers<Config>(params, unit, first_row, lane, q);
+                ptx::named_barrier_sync(group_barrier, kGroupThreads);  // rows are no longer read
+                if (thread < kTileRows) rows[thread] = range;
+                ptx::named_barrier_sync(group_barrier, kGroupThreads);
+            }
         } else {
             ptx::named_barrier_sync(kConsumerBarrier, kConsumers);  // the last merge is over
             load_query<Config>(params, unit, request.first_node, s_query);
-            load_row_ranges(params, unit, request, static_cast<int32_t>(threadIdx.x), rows);
+            if (threadIdx.x < kTileRows)
+                rows[threadIdx.x] = row_range(params, unit, request, thread);
             if constexpr (Config::kWgmma) ptx::fence_async_proxy();
             ptx::named_barrier_sync(kConsumerBarrier, kConsumers);
             if constexpr (Config::kQueryInRegisters) {
@@ -123,8 +192,7 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
 #pragma unroll
         for (int32_t i = 0; i < Config::kOutDim / 2; ++i) o[i] = 0;
         Running running;
-        const int32_t first_tile = walk.pairs ? 0 : group ^ (unit.key_begin / Config::kKeys & 1);
-        RingPosition place(tiles_before + first_tile, stages);
+        RingPosition place(first_in_ring + tiles.begin(group), stages);
 
         const auto full = [&](const RingPosition& at) {
             return barriers + static_cast<uint32_t>(offsetof(Barriers, full)) + at.stage * 8;
@@ -139,7 +207,7 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
         float probabilities[Config::kKeys / 2];
         uint32_t p[kSteps][4];
         float rescale[2];
-        const auto soften = [&](int32_t tile) {
+        const auto soften = [&]<bool kFirst = false>(int32_t tile) {
             const int32_t key_begin = unit.key_begin + tile * Config::kKeys;
             const bool masked = key_begin < free_begin || key_begin + Config::kKeys > free_end;
             if (scale.prepared || masked) [[unlikely]] {
@@ -151,7 +219,7 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                                  low_bits(unit.key_end - key_begin);
                 if (masked) mask_scores(s, visible, lane);
             }
-            return softmax(s, scale.factor, lane, running, probabilities, rescale);
+            return softmax<kFirst>(s, scale.factor, lane, running, probabilities, rescale);
         };
         const auto pack = [&] {
 #pragma unroll
@@ -164,27 +232,28 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
         };
 
         if constexpr (Config::kOverlap) {
-            if (first_tile < tiles) {
+            if (tiles.first < tiles.count) {
                 ptx::mbarrier_wait(full(place), place.parity);
                 issue_scores_wgmma<Config>(s, q, query, k_of(place));
                 wgmma::wait<0>();
                 wgmma::touch(s);
-                soften(first_tile);
+                soften.template operator()<true>(tiles.first);
                 pack();
-                for (int32_t tile = first_tile + tile_step; tile < tiles; tile += tile_step) {
-                    const RingPosition before = place;
-                    place.advance(tile_step, stages);
+                for (int32_t tile = tiles.first + tiles.step; tile < tiles.count;
+                     tile += tiles.step) {
+                    const RingPosition last = place;
+                    place.advance(tiles.stages_to(tile, group), stages);
                     ptx::mbarrier_wait(full(place), place.parity);
-                    wait_turn(walk.pairs, group);
+                    wait_turn(tiles.turns, group);
                     issue_scores_wgmma<Config>(s, q, query, k_of(place));
-                    issue_output_wgmma<Config>(o, p, k_of(before) + Config::kMatrixBytes);
-                    pass_turn(walk.pairs, group);
+                    issue_output_wgmma<Config>(o, p, k_of(last) + Config::kMatrixBytes);
+                    pass_turn(tiles.turns, group);
                     wgmma::wait<1>();
                     wgmma::touch(s);
                     const bool moved = soften(tile);
                     wgmma::wait<0>();
                     wgmma::touch(o);
-                    release(empty(before), lane, arrivals);
+                    release(empty(last), lane, arrivals);
                     if (moved) [[unlikely]]
                         rescale_outputs();
                     pack();
@@ -195,7 +264,7 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                 release(empty(place), lane, arrivals);
             }
         } else if constexpr (Config::kRawKeys) {
-            for (int32_t tile = first_tile; tile < tiles; tile += tile_step) {
+            for (int32_t tile = tiles.first; tile < tiles.count; tile += tiles.step) {
                 ptx::mbarrier_wait(full(place), place.parity);
                 const RawPart<Config> values(k_of(place) + Config::kMatrixBytes, thread);
                 issue_scores_raw(s, q, k_of(place));
@@ -214,12 +283,12 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                 ptx::named_barrier_sync(group_barrier, kGroupThreads);
                 issue_output_wgmma<Config>(o, p, v);
                 buffer ^= 1;
-                place.advance(tile_step, stages);
+                place.advance(tiles.stages_to(tile + tiles.step, group), stages);
             }
             wgmma::wait<0>();
             wgmma::touch(o);
         } else {
-            for (int32_t tile = first_tile; tile < tiles; tile += tile_step) {
+            for (int32_t tile = tiles.first; tile < tiles.count; tile += tiles.step) {
                 const uint32_t k = k_of(place);
                 const uint32_t v = k + Config::kMatrixBytes;
                 ptx::mbarrier_wait(full(place), place.parity);
@@ -258,10 +327,9 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                     wgmma::wait<0>();
                     wgmma::touch(o);
                 }
-                place.advance(tile_step, stages);
+                place.advance(tiles.step, stages);
             }
         }
-        tiles_before += tiles;
         if constexpr (Config::kPairs) {
             if (walk.pairs) {
                 normalise_and_store<Config>(params, unit, o, running);
@@ -294,7 +362,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (threadIdx.x == 0) {
             for (int32_t i = 0; i < stages; ++i) {
                 ptx::mbarrier_init(ptx::smem_address(&state.barriers.full[i]), kProducers);
-                ptx::mbarrier_init(ptx::smem_address(&state.barriers.empty[i]), kReleases);
+                ptx::mbarrier_init(ptx::smem_address(&state.barriers.empty[i]),
+                                   kReleases * ptx::kWarpArrivals);
             }
             ptx::mbarrier_init_fence();
         }

@@ -3,8 +3,9 @@
 // One thread block holds 3 warpgroups: two consumers and one producer, which gathers K and V rows
 // into a ring of stages. The softmax of one consumer overlaps the products of the other. Either
 // both have all 64 rows of the same unit, take alternate key tiles and merge at the unit's end; or,
-// with wgmma, each has a unit of its own, two row tiles of the same keys, and takes every tile, so
-// that keys cross the L2 cache's ports once for 128 rows.
+// with wgmma, each has a unit of its own: two row tiles of the same keys, which both take every
+// tile of, so that keys cross the L2 cache's ports once for 128 rows; or, in deterministic mode,
+// two units of different keys, whose tiles stand in the ring by turns.
 #pragma once
 
 #include <cstdint>

@@ -148,19 +148,16 @@ __device__ __forceinline__ void load_query_raw(const AttnVerifyGqaCudaParams& pa
     }
 }
 
-/// What each row of the unit sees, by threads 0..kTileRows - 1; rows beyond it repeat its last.
-__device__ __forceinline__ void load_row_ranges(const AttnVerifyGqaCudaParams& params,
-                                                const WorkUnit& unit, const AttnRequest& request,
-                                                int32_t thread, RowRange (&rows)[kTileRows]) {
-    if (thread >= kTileRows) return;
+/// What row `row` of the unit sees; rows beyond it repeat its last.
+__device__ __forceinline__ RowRange row_range(const AttnVerifyGqaCudaParams& params,
+                                              const WorkUnit& unit, const AttnRequest& request,
+                                              int32_t row) {
     const int32_t group = params.heads / params.kv_heads;
-    const int32_t row = min(thread, unit.rows - 1);
-    const RowVisibility seen(params.batch, request, unit, (unit.row_begin + row) / group);
-    RowRange& range = rows[thread];
-    range.first = seen.first;
-    range.limit = seen.limit;
-    range.ancestors[0] = seen.ancestors[0];
-    range.ancestors[1] = seen.ancestors[1];
+    const int32_t node = (unit.row_begin + min(row, unit.rows - 1)) / group;
+    const RowVisibility seen(params.batch, request, unit, node);
+    return {.first = seen.first,
+            .limit = seen.limit,
+            .ancestors = {seen.ancestors[0], seen.ancestors[1]}};
 }
 
 /// Stores columns [first_column, first_column + kCount * 2) of this thread's two rows where they

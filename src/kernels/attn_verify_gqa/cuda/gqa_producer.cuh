@@ -11,34 +11,48 @@
 
 namespace kd::gqa {
 
-/// The units of this block: first, then next() of each. Pairs: also the one after each, another row
-/// tile of the same keys.
+/// The units of this block: first, then next() of each. Pairs: also the one after each.
 struct UnitWalk {
     int32_t units;
     int32_t first;
-    int32_t step;
+    bool planned;  // deterministic mode: units say which is next
     bool pairs;
 
-    /// Pairs where units outnumber blocks and every request has an even number of row tiles; the
-    /// plan has those of the same keys side by side. Not in deterministic mode: a row is summed in
-    /// another order where its unit is one of a pair.
-    /// `unit`: of this block's number, which tells the mode.
+    /// Pairs in deterministic mode.
     template <class Config>
-    __device__ static UnitWalk of(const AttnVerifyGqaCudaParams& params, const WorkUnit& unit) {
+    __device__ static bool planned_pairs(const AttnVerifyGqaCudaParams& params) {
+        return Config::kPairs && params.workspace.path_keys > 0;
+    }
+    /// Where this block's first unit is if it has one, but for pairs in fast mode: what is there
+    /// may be asked for before more is known.
+    template <class Config>
+    __device__ static int32_t likely_first(const AttnVerifyGqaCudaParams& params) {
+        const auto block = static_cast<int32_t>(blockIdx.x);
+        return planned_pairs<Config>(params) ? 2 * block : block;
+    }
+
+    /// Pairs in deterministic mode, whose plan consists of them; in fast mode where units outnumber
+    /// blocks and every request has an even number of row tiles: the plan has those of the same
+    /// keys side by side.
+    template <class Config>
+    __device__ static UnitWalk of(const AttnVerifyGqaCudaParams& params) {
         const auto blocks = static_cast<int32_t>(gridDim.x);
-        UnitWalk walk{params.workspace.header->units, first_unit(params.workspace), blocks, false};
+        const bool planned = params.workspace.path_keys > 0;
+        UnitWalk walk{params.workspace.header->units, first_unit(params.workspace), planned, false};
         if constexpr (Config::kPairs) {
-            if (walk.units <= blocks || walk.first == kLastUnit || !unit.is_fast()) return walk;
-            const int32_t group = params.heads / params.kv_heads;
-            bool odd = false;
-            for (int32_t r = static_cast<int32_t>(threadIdx.x) % 32; r < params.batch.requests;
-                 r += 32) {
-                const int32_t nodes = params.batch.node_start[r + 1] - params.batch.node_start[r];
-                odd |= (nodes * group + kTileRows - 1) / kTileRows % 2 != 0;
+            if (walk.first == kLastUnit || (!planned && walk.units <= blocks)) return walk;
+            if (!planned) {
+                const int32_t group = params.heads / params.kv_heads;
+                bool odd = false;
+                for (int32_t r = static_cast<int32_t>(threadIdx.x) % 32; r < params.batch.requests;
+                     r += 32) {
+                    const int32_t nodes =
+                        params.batch.node_start[r + 1] - params.batch.node_start[r];
+                    odd |= (nodes * group + kTileRows - 1) / kTileRows % 2 != 0;
+                }
+                if (__any_sync(~0u, odd)) return walk;
             }
-            if (__any_sync(~0u, odd)) return walk;
             walk.first *= 2;
-            walk.step *= 2;
             walk.pairs = true;
         }
         return walk;
@@ -46,9 +60,15 @@ struct UnitWalk {
 
     /// What this block takes after `unit`, its number `index`.
     __device__ int32_t next(const WorkUnit& unit, int32_t index) const {
-        return pairs ? index + step : next_unit(unit, index);
+        if (planned) return unit.next;
+        return index + static_cast<int32_t>(gridDim.x) * (pairs ? 2 : 1);
     }
 };
+
+/// Whether the consumers of a pair take the same tiles.
+__device__ __forceinline__ bool same_keys(const WorkUnit& a, const WorkUnit& b) {
+    return a.path_node < 0 && a.key_begin == b.key_begin && a.key_end == b.key_end;
+}
 
 template <class Config>
 __device__ __forceinline__ int32_t unit_tiles(const WorkUnit& unit) {
@@ -82,9 +102,10 @@ inline constexpr int32_t kLookUpTiles = 32 / kWarpRows<Config>;
 struct LookUp {
     int32_t page;
     int32_t shift;
-    int32_t within;  // -1: no such key, or no row sees it: zeros
-    int64_t head;    // bytes from a slot to its K/V head
-    int32_t tiles;   // 0: the block's units have no more
+    int32_t within;        // -1: no such key, or no row sees it: zeros
+    int64_t first_head;    // bytes from a slot to the K/V head of the first tile
+    int64_t another_head;  // the same of the others
+    int32_t tiles;         // 0: the block's units have no more
 
     __device__ int32_t slot() const { return within < 0 ? -1 : (page << shift) + within; }
 };
@@ -92,60 +113,83 @@ struct LookUp {
 /// Looks up the tiles of the block's units, one stretch after the other.
 template <class Config>
 struct TileWalk {
+    static constexpr int32_t kStretch = kLookUpTiles<Config> * Config::kKeys;
+
     const AttnVerifyGqaCudaParams& params;
-    WorkUnit unit;
-    const UnitWalk walk;
+    UnitWalk walk;
     int32_t index;
+    WorkUnit unit;
     int32_t key;  // first that was not looked up
-    int64_t head;
+    // The unit beside it in a pair of different keys, of the same request; else it has no keys.
+    int32_t beside_key = 0;
+    int32_t beside_end = 0;
+    int32_t beside_node = -1;
+    int64_t head;  // bytes from a slot to it
+    int64_t beside_head = 0;
     bool waited = false;
 
-    __device__ explicit TileWalk(const AttnVerifyGqaCudaParams& p)
-        : params(p),
-          unit(p.workspace.units[blockIdx.x]),
-          walk(UnitWalk::of<Config>(p, unit)),
-          index(walk.first) {
-        if (walk.pairs && index < walk.units) unit = p.workspace.units[index];
-        key = unit.key_begin;
-        head = unit.kv_head * p.kv_head_bytes;
+    __device__ explicit TileWalk(const AttnVerifyGqaCudaParams& p) : params(p) {
+        load(UnitWalk::likely_first<Config>(p));
+        walk = UnitWalk::of<Config>(p);
+        index = walk.first;
+        if (walk.pairs && !walk.planned) load(index);
     }
 
+    __device__ __forceinline__ void load(int32_t from) {
+        unit = params.workspace.units[from];
+        key = unit.key_begin;
+        head = unit.kv_head * params.kv_head_bytes;
+        if (!UnitWalk::planned_pairs<Config>(params)) return;
+        const WorkUnit& beside = params.workspace.units[from + 1];
+        beside_end = beside.key_end;
+        beside_key = same_keys(unit, beside) ? beside_end : beside.key_begin;
+        beside_head = beside.kv_head * params.kv_head_bytes;
+        beside_node = beside.path_node;
+    }
+
+    /// The next tiles in the ring's order: one of each unit of a pair while both have keys left,
+    /// else all of one.
     __device__ __forceinline__ LookUp next(int32_t thread) {
-        constexpr int32_t kKeys = kLookUpTiles<Config> * Config::kKeys;
-        LookUp row{0, 0, -1, 0, 0};
+        LookUp row{0, 0, -1, 0, 0, 0};
         if (index >= walk.units) return row;  // also where `unit` is none of the plan's
         // The unit before the page: waiting for it would be waiting for the page as well.
-        if (key >= unit.key_end) {
+        if (key >= unit.key_end && beside_key >= beside_end) {
             index = walk.next(unit, index);
-            if (index < walk.units) {
-                unit = params.workspace.units[index];
-                key = unit.key_begin;
-                head = unit.kv_head * params.kv_head_bytes;
-            }
+            if (index >= walk.units) return row;
+            load(index);
         }
-        if (index >= walk.units) return row;
         const AttnBatchView& batch = params.batch;
         // Rows of the context were written rounds ago; those of the tail by the kernel before this.
-        if (!waited && (unit.path_node >= 0 || key + kKeys > unit.context)) {
+        if (!waited && (unit.path_node >= 0 || min(key + kStretch, unit.key_end) > unit.context)) {
             ptx::grid_dependency_wait();
             waited = true;
         }
-        row.head = head;
-        row.tiles =
-            min(kLookUpTiles<Config>, (unit.key_end - key + Config::kKeys - 1) / Config::kKeys);
+        const bool other = beside_key < beside_end;
+        const bool both = other && key < unit.key_end;
         const int32_t lane = thread % 32;
-        const int32_t at = key + lane / kWarpRows<Config> * Config::kKeys +
+        const int32_t tile = lane / kWarpRows<Config>;
+        const bool beside = both ? tile > 0 : other;  // this lane's tile
+        const int32_t end = beside ? beside_end : unit.key_end;
+        const int32_t node = beside ? beside_node : unit.path_node;
+        const int32_t at = (beside ? beside_key : key) + (both ? 0 : tile * Config::kKeys) +
                            thread / 32 * kWarpRows<Config> + lane % kWarpRows<Config>;
+        const int32_t left = other ? beside_end - beside_key : unit.key_end - key;
+        row.first_head = both || !other ? head : beside_head;
+        row.another_head = other ? beside_head : head;
+        row.tiles =
+            both ? kGroups : min(kLookUpTiles<Config>, (left + Config::kKeys - 1) / Config::kKeys);
+        if (other) beside_key += both ? Config::kKeys : kStretch;
+        if (both || !other) key += both ? Config::kKeys : kStretch;
+
         const int32_t first_seen =
-            batch.sliding_window > 0 ? unit.context - batch.sliding_window + 1 : 0;
-        if (at < unit.key_end && at >= first_seen) {
+            batch.sliding_window > 0 && node < 0 ? unit.context - batch.sliding_window + 1 : 0;
+        if (at < end && at >= first_seen) {
             const int32_t* from;
             row.within = 0;
-            if (unit.path_node >= 0) {
+            if (node >= 0) {
                 const AttnWorkspace& workspace = params.workspace;
                 from = workspace.path_slots +
-                       int64_t{unit.first_node + unit.path_node} * workspace.path_capacity +
-                       (at - unit.key_begin);
+                       int64_t{unit.first_node + node} * workspace.path_keys + at;
             } else if (at >= unit.context) {
                 from = batch.tail_slots + unit.first_node + (at - unit.context);
             } else {
@@ -155,7 +199,6 @@ struct TileWalk {
             }
             row.page = *from;
         }
-        key += kKeys;
         return row;
     }
 };
@@ -206,8 +249,9 @@ __device__ __forceinline__ void produce(const AttnVerifyGqaCudaParams& params, i
 #pragma unroll 1
         for (int32_t i = 0; i < now.tiles; ++i) {
             ptx::mbarrier_wait(ptx::smem_address(&barriers.empty[place.stage]), place.parity ^ 1);
+            const int64_t head = Config::kPairs && i > 0 ? now.another_head : now.first_head;
             copy_tile<Config>(params, ring + place.stage * Config::kStageBytes, lane_slot,
-                              i * kWarpRows<Config>, now.head, thread);
+                              i * kWarpRows<Config>, head, thread);
             ptx::mbarrier_arrive_on_copies(ptx::smem_address(&barriers.full[place.stage]));
             place.advance(1, stages);
         }

@@ -75,8 +75,9 @@ __device__ __forceinline__ void mask_scores(float (&s)[kCount], const uint64_t (
 /// Probabilities p of a tile's scores, relative to the rows' reference maxima. True where the
 /// reference of some row of the warp moved: earlier outputs are then to be multiplied by `rescale`,
 /// exactly 1 for a row whose reference stays. Whether it moves is the row's own decision: its
-/// result depends on nothing but its keys.
-template <int32_t kCount>
+/// result depends on nothing but its keys. `kFirst`: rows have seen nothing yet, so that those
+/// which see a key now move.
+template <bool kFirst, int32_t kCount>
 __device__ __forceinline__ bool softmax(const float (&s)[kCount], const float (&factor)[2],
                                         int32_t lane, Running& running, float (&p)[kCount],
                                         float (&rescale)[2]) {
@@ -91,10 +92,12 @@ __device__ __forceinline__ bool softmax(const float (&s)[kCount], const float (&
         }
         for (int32_t row = 0; row < 2; ++row) sum[row] = part[row][0] + part[row][1];
     };
-    attempt();
-    const uint32_t moving[2] = {__ballot_sync(~0u, sum[0] > kMostSum),
-                                __ballot_sync(~0u, sum[1] > kMostSum)};
-    const bool moves = (moving[0] | moving[1]) != 0;
+    uint32_t moving[2] = {~0u, ~0u};
+    if constexpr (!kFirst) {
+        attempt();
+        for (int32_t row = 0; row < 2; ++row) moving[row] = __ballot_sync(~0u, sum[row] > kMostSum);
+    }
+    const bool moves = kFirst || (moving[0] | moving[1]) != 0;
     if (moves) [[unlikely]] {
 #pragma unroll
         for (int32_t row = 0; row < 2; ++row) {
@@ -103,7 +106,8 @@ __device__ __forceinline__ bool softmax(const float (&s)[kCount], const float (&
             for (int32_t i = 2 * row; i < kCount; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-            const bool own = (moving[row] >> (lane & ~3) & 15) != 0;  // of the row's four lanes
+            const bool own = kFirst ? top > -INFINITY  // elsewhere: of the row's four lanes
+                                    : (moving[row] >> (lane & ~3) & 15) != 0;
             top *= factor[row];
             rescale[row] = own ? ptx::exp2_approx(running.max[row] - top) : 1.0f;
             running.max[row] = own ? top : running.max[row];

@@ -237,6 +237,7 @@ __device__ __forceinline__ void attend(const AttnVerifyMlaParams& params,
     at.arrive(SharedPlan::kProbBarrier);
     values(probs);
     at.wait(SharedPlan::kScoreBarrier, parity);
+    at.wait(SharedPlan::kProbBarrier, parity);  // no phase ends unseen
     parity ^= 1;
     store_output<kFormat, kRowTiles>(out, destination, done_row, done.rows, at);
 }
@@ -254,12 +255,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < kGroups; ++i) {
             const uint32_t group = shared + i * SharedPlan::kGroupBytes;
-            ptx::mbarrier_init(group + SharedPlan::kScoreBarrier, kGroupWarps);
-            ptx::mbarrier_init(group + SharedPlan::kProbBarrier, kGroupWarps);
+            ptx::mbarrier_init(group + SharedPlan::kScoreBarrier, kGroupWarps * ptx::kWarpArrivals);
+            ptx::mbarrier_init(group + SharedPlan::kProbBarrier, kGroupWarps * ptx::kWarpArrivals);
         }
         for (int32_t i = 0; i < constants.stages; ++i) {
-            ptx::mbarrier_init(shared + SharedPlan::kFull + 8 * i, 1);
-            ptx::mbarrier_init(shared + SharedPlan::kEmpty + 8 * i, kGroups * kGroupWarps);
+            ptx::mbarrier_init(shared + SharedPlan::kFull + 8 * i, ptx::kWarpArrivals);
+            ptx::mbarrier_init(shared + SharedPlan::kEmpty + 8 * i,
+                               kGroups * kGroupWarps * ptx::kWarpArrivals);
         }
         ptx::mbarrier_init_fence();
     }

@@ -28,7 +28,7 @@ struct RingReader {
     /// This warp has read stage `at`.
     __device__ __forceinline__ void release(int32_t at, int32_t lane) const {
         __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(shared + SharedPlan::kEmpty + 8 * at);
+        ptx::mbarrier_arrive_warp(shared + SharedPlan::kEmpty + 8 * at, lane);
     }
     __device__ __forceinline__ int32_t previous() const {
         return (index == 0 ? stages : index) - 1;
@@ -72,7 +72,7 @@ struct Place {
     /// This warp's writes before are seen by whoever waits for the phase.
     __device__ __forceinline__ void arrive(int32_t barrier) const {
         __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(base + barrier);
+        ptx::mbarrier_arrive_warp(base + barrier, lane);
     }
     __device__ __forceinline__ void wait(int32_t barrier, uint32_t parity) const {
         ptx::mbarrier_wait(base + barrier, parity);

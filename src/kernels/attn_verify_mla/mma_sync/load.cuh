@@ -44,8 +44,7 @@ __device__ __forceinline__ void load_query(const AttnVerifyMlaParams& params, co
     const uint32_t present = __ballot_sync(0xffffffffu, valid) & 0xffffu;
     const uint32_t missing = ((1u << kRows) - 1) & ~present;
     if (missing != 0) clear_rows(stage, kQueryRowStride, kQueryRowBytes, missing, lane);
-    if (lane == 0) ptx::mbarrier_arrive_expect_bytes(full, __popc(present) * kQueryRowBytes);
-    __syncwarp();
+    ptx::mbarrier_arrive_warp_expect_bytes(full, lane, __popc(present) * kQueryRowBytes);
     if (!valid) return;
     const int32_t row = unit.row_begin + in_unit;
     const int64_t node = first_node + row / params.heads;
@@ -117,9 +116,7 @@ __device__ __forceinline__ void load_units(const AttnVerifyMlaParams& params, in
                 const uint32_t missing = ((1u << kStepKeys) - 1) & ~present;
                 ptx::mbarrier_wait(empty, unused_parity);
                 if (missing != 0) clear_rows(stage, Row::kStride, Row::kBytes, missing, lane);
-                if (lane == 0)
-                    ptx::mbarrier_arrive_expect_bytes(full, __popc(present) * Row::kBytes);
-                __syncwarp();
+                ptx::mbarrier_arrive_warp_expect_bytes(full, lane, __popc(present) * Row::kBytes);
                 if (valid)
                     ptx::copy_bulk(stage + lane * Row::kStride, cache_row(params, slot),
                                    Row::kBytes, full);

@@ -180,7 +180,7 @@ struct ScoreRole {
     /// Hands it to the accumulation.
     __device__ __forceinline__ void hand_over() {
         __syncwarp();
-        if (thread % 32 == 0) ptx::mbarrier_arrive(shared + kBarrierPFull + 8 * (published & 1));
+        ptx::mbarrier_arrive_warp(shared + kBarrierPFull + 8 * (published & 1), thread % 32);
         ++published;
     }
 
@@ -231,7 +231,7 @@ struct ScoreRole {
             store_lse(p, unit, row() + 8 * half, row_lse(rows[half].maximum, sum));
         }
         __syncwarp();
-        if (thread % 32 == 0) ptx::mbarrier_arrive(shared + kBarrierFinal + 8 * unit_parity);
+        ptx::mbarrier_arrive_warp(shared + kBarrierFinal + 8 * unit_parity, thread % 32);
     }
 
     __device__ __forceinline__ void run() {
@@ -354,10 +354,8 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
             wgmma::wait<0>();
             wgmma::touch(o[0]);
             wgmma::touch(o[1]);
-            if (lane == 0) {
-                ptx::mbarrier_arrive(shared + kBarrierPEmpty + 8 * buffer);
-                ptx::mbarrier_arrive(shared + kBarrierEmpty + 8 * place.stage);
-            }
+            ptx::mbarrier_arrive_warp(shared + kBarrierPEmpty + 8 * buffer, lane);
+            ptx::mbarrier_arrive_warp(shared + kBarrierEmpty + 8 * place.stage, lane);
             place.next(v_tile);
         }
         ptx::mbarrier_wait(shared + kBarrierFinal + 8 * unit_parity, unit_count >> 1 & 1);
@@ -369,7 +367,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
             store_out(p, unit, shared, shared + kKv + place.stage * kTileBytes, thread, half,
                       inverse, o);
         __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(shared + kBarrierEmpty + 8 * place.stage);
+        ptx::mbarrier_arrive_warp(shared + kBarrierEmpty + 8 * place.stage, lane);
         place.next(v_tile);
     }
 }
@@ -387,12 +385,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x == 0) {
         for (int32_t stage = 0; stage < kStages; ++stage) {
             ptx::mbarrier_init(shared + kBarrierFull + 8 * stage, 128);
-            ptx::mbarrier_init(shared + kBarrierEmpty + 8 * stage, 8);
+            ptx::mbarrier_init(shared + kBarrierEmpty + 8 * stage, 8 * ptx::kWarpArrivals);
         }
         for (int32_t parity = 0; parity < 2; ++parity) {
-            ptx::mbarrier_init(shared + kBarrierPFull + 8 * parity, 4);
-            ptx::mbarrier_init(shared + kBarrierPEmpty + 8 * parity, 8);
-            ptx::mbarrier_init(shared + kBarrierFinal + 8 * parity, 4);
+            ptx::mbarrier_init(shared + kBarrierPFull + 8 * parity, 4 * ptx::kWarpArrivals);
+            ptx::mbarrier_init(shared + kBarrierPEmpty + 8 * parity, 8 * ptx::kWarpArrivals);
+            ptx::mbarrier_init(shared + kBarrierFinal + 8 * parity, 4 * ptx::kWarpArrivals);
         }
         ptx::mbarrier_init_fence();
     }

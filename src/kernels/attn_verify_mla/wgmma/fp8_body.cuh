@@ -16,10 +16,10 @@ __global__ void __launch_bounds__(kFp8Threads, 1)
     const uint32_t shared = (ptx::smem_address(raw_memory) + 1023) & ~uint32_t{1023};
     if (threadIdx.x == 0) {
         for (int32_t stage = 0; stage < Plan::kFewStages; ++stage) {
-            ptx::mbarrier_init(shared + Plan::kFull + 8 * stage, 1);
-            ptx::mbarrier_init(shared + Plan::kEmpty + 8 * stage, 8);
+            ptx::mbarrier_init(shared + Plan::kFull + 8 * stage, ptx::kWarpArrivals);
+            ptx::mbarrier_init(shared + Plan::kEmpty + 8 * stage, 8 * ptx::kWarpArrivals);
         }
-        ptx::mbarrier_init(shared + Plan::kQueryAsked, 8);
+        ptx::mbarrier_init(shared + Plan::kQueryAsked, 8 * ptx::kWarpArrivals);
         ptx::mbarrier_init_fence();
     }
     __syncthreads();

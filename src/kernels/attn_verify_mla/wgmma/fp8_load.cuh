@@ -39,8 +39,7 @@ __device__ __forceinline__ void copy_stage(const AttnVerifyMlaParams& p, uint32_
         ptx::fence_async_proxy();  // before the bulk copies that fill these bytes later
         __syncwarp();
     }
-    if (lane == 0) ptx::mbarrier_arrive_expect_bytes(full, __popc(present) * Row::kBytes);
-    __syncwarp();
+    ptx::mbarrier_arrive_warp_expect_bytes(full, lane, __popc(present) * Row::kBytes);
     if (slot >= 0)
         ptx::copy_bulk(row, static_cast<const std::byte*>(p.kv) + slot * p.kv_slot_bytes,
                        Row::kBytes, full);

@@ -332,9 +332,8 @@ struct Fp8Math {
                 __syncwarp();
                 const uint32_t first_half = halves[at / 4 * kReads];
                 const uint32_t last_half = halves[at / 4 * kReads + kReads - 1];
-                if (lane() < kReads)
-                    ptx::mbarrier_arrive(shared + Plan::kEmpty +
-                                         8 * (lane() == 0 ? first_half : last_half));
+                ptx::mbarrier_arrive_warp_at<kReads>(shared + Plan::kEmpty, first_half, last_half,
+                                                     lane());
             }
             wgmma::fence();
 #pragma unroll
@@ -465,7 +464,7 @@ __device__ __forceinline__ void math_fp8(const AttnVerifyMlaParams& p, uint32_t 
         const auto started = [&] {
             if (index != blockIdx.x) return;  // not the block's first
             __syncwarp();
-            if (thread % 32 == 0) ptx::mbarrier_arrive(shared + Fp8Plan<kFormat>::kQueryAsked);
+            ptx::mbarrier_arrive_warp(shared + Fp8Plan<kFormat>::kQueryAsked, thread % 32);
         };
         if (unit.rows <= kFewRows) {
             ring = Fp8Math<kFormat, kFewRows>{p, shared, group, thread, few, ring}.run(

@@ -130,8 +130,7 @@ __device__ __forceinline__ TileRow look_up(TileWalk<kKeys, kRest>& walk, int32_t
         if (unit.path_node >= 0) {
             const AttnWorkspace& workspace = walk.params.workspace;
             from = workspace.path_slots +
-                   int64_t{unit.first_node + unit.path_node} * workspace.path_capacity +
-                   (key - unit.key_begin);
+                   int64_t{unit.first_node + unit.path_node} * workspace.path_keys + key;
         } else if (key >= unit.context) {
             from = batch.tail_slots + unit.first_node + (key - unit.context);
         } else {

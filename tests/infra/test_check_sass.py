@@ -1,0 +1,80 @@
+"""tools/check_sass.py: what it reads in machine code, and what it refuses."""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import check_sass  # noqa: E402
+
+
+def sass(arch: str, **loads_of: list[str]) -> str:
+    lines = [f"\tcode for {arch}"]
+    for name, loads in loads_of.items():
+        lines.append(f"\t\tFunction : _ZN2kd{len(name)}{name}Ev")
+        lines += [f"        /*0010*/    @P0 {load} R4, desc[UR4][R2.64] ;" for load in loads]
+        lines.append("        /*0020*/    LDC R1, c[0x0][0x28] ;")
+    return "\n".join(lines)
+
+
+GOOD = {
+    "attn_verify_mla_kernel": ["LDG.E", "UBLKCP.S.G"],
+    "attn_verify_gqa_kernel": ["LDG.E.64", "LDGSTS.E.BYPASS.LTC128B.128"],
+    "attn_combine_kernel": ["LDG.E.128.STRONG.GPU", "LDG.E"],
+    "kv_move_kernel": ["LDG.E.128"],
+    "rope_append_kernel": ["LDG.E.128", "LDG.E.U16"],
+    "attn_plan_kernel": ["LDG.E"],
+}
+
+
+def faults(text: str, whole: bool = True) -> list[str]:
+    return check_sass.library_faults(check_sass.parse(text.splitlines()), whole)
+
+
+class CheckSass(unittest.TestCase):
+    def test_good(self):
+        self.assertEqual(faults(sass("sm_90a", **GOOD)), [])
+
+    def test_counts_loads_of_each_kernel(self):
+        kernel = check_sass.parse(sass("sm_90a", kv_move_kernel=["LDG.E", "LDG.E"]).splitlines())[0]
+        self.assertEqual((kernel.arch, kernel.family()), ("sm_90a", "kv_move"))
+        self.assertEqual(dict(kernel.loads), {"LDG.E": 2})
+
+    def test_each_fault_is_found(self):
+        for name, load, word in [
+            ("attn_verify_mla_kernel", "LDGSTS.E.64", "less than 16 bytes"),
+            ("attn_verify_gqa_kernel", "LDG.E.U16", "16 bits"),
+            ("attn_combine_kernel", "LDG.E.S8", "8 bits"),
+            ("kv_move_kernel", "LDL.64", "local memory"),
+            ("kv_move_kernel", "STL", "local memory"),
+        ]:
+            found = faults(sass("sm_90a", **{**GOOD, name: [*GOOD[name], load]}))
+            self.assertEqual(len(found), 1, found)
+            self.assertIn(name, found[0])
+            self.assertIn(word, found[0])
+
+    def test_rows_read_four_bytes_at_a_time(self):
+        for name in GOOD:
+            found = faults(sass("sm_90a", **{**GOOD, name: ["LDG.E"]}))
+            self.assertEqual(len(found), 0 if name == "attn_plan_kernel" else 1, found)
+
+    def test_a_loop_of_another_architecture_is_empty(self):
+        both = sass("sm_90a", **GOOD, attn_verify_mla_wgmma=["UBLKCP.S.G"]) + "\n"
+        both += sass("sm_120a", **GOOD, attn_verify_mla_wgmma=[])
+        self.assertEqual(faults(both), [])
+        found = faults(sass("sm_90a", **GOOD, attn_verify_mla_wgmma=[]))
+        self.assertIn("loads nothing on any architecture", found[0])
+
+    def test_a_missing_family(self):
+        lacking = {name: loads for name, loads in GOOD.items() if name != "attn_verify_mla_kernel"}
+        text = sass("sm_90a", **GOOD) + "\n" + sass("sm_120a", **lacking)
+        self.assertEqual(faults(text), ["no kernel of attn_verify_mla for sm_120a"])
+        self.assertEqual(faults(text, whole=False), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Checks in the machine code how the shipped kernels read device memory.
+
+    tools/check_sass.py LIBRARY [--cuobjdump PROGRAM] [--table]
+
+LIBRARY: libkdtree_kernels.so, or an object of it. Rows of the cache, of partial results and of what
+kv_move copies have to be read 16 bytes an instruction and thread or in bulk, whatever an optimiser
+or an edit did. So this fails on a kernel without such loads, on an asynchronous copy narrower than
+16 bytes, on 1- and 2-byte loads (but in rope_append, for rotary halves that are not aligned), and
+on local memory, which is where registers spill to. Loads of 4 and 8 bytes are page numbers, lengths,
+masks, log-sum-exps. --table prints all loads of every kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+
+# What each kernel has to have, as a pattern of instructions; None: lists and lengths only.
+WIDE = r"LDG\.\S*128"
+GATHER = r"LDGSTS\.\S*128|UBLKCP"
+NEEDED = {
+    "attn_verify_gqa": GATHER,
+    "attn_verify_mla": GATHER,
+    "attn_combine": WIDE,
+    "kv_move": WIDE,
+    "rope_append": WIDE,
+    "attn_plan": None,
+}
+
+ARCH = re.compile(r"^\s*code for (\S+)")
+FUNCTION = re.compile(r"^\s*Function : (\S+)")
+LOAD = re.compile(r"\b(LDGSTS\.\S+|LDG\.\S+|LD\.\S+|UBLKCP\S*|UTMALDG\S*|LDL\S*|STL\S*)")
+
+
+@dataclass
+class Kernel:
+    name: str
+    arch: str
+    loads: Counter[str] = field(default_factory=Counter)
+
+    def family(self) -> str | None:
+        # Mangled names have each identifier whole; the longest, as one op's name may begin another's.
+        found = [family for family in NEEDED if family in self.name]
+        return max(found, key=len) if found else None
+
+
+def parse(lines: list[str]) -> list[Kernel]:
+    kernels: list[Kernel] = []
+    arch = ""
+    for line in lines:
+        if match := ARCH.match(line):
+            arch = match[1]
+        elif match := FUNCTION.match(line):
+            kernels.append(Kernel(match[1], arch))
+        elif kernels and (match := LOAD.search(line)):
+            kernels[-1].loads[match[1]] += 1
+    return kernels
+
+
+def faults_of(kernel: Kernel) -> list[str]:
+    family = kernel.family()
+    if family is None:
+        return []
+    faults = []
+    needed = NEEDED[family]
+    if needed and not any(re.match(needed, load) for load in kernel.loads):
+        faults.append(f"has no load like {needed}")
+    for load, count in sorted(kernel.loads.items()):
+        narrow = re.search(r"\.[US]?(8|16)(\.|$)", load)
+        if load.startswith("LDGSTS") and "128" not in load:
+            faults.append(f"copies asynchronously less than 16 bytes at a time: {count} x {load}")
+        elif narrow and family != "rope_append":
+            faults.append(f"loads {narrow[1]} bits at a time: {count} x {load}")
+        elif load.startswith(("LDL", "STL")):
+            faults.append(f"uses local memory: {count} x {load}")
+    return faults
+
+
+def library_faults(kernels: list[Kernel], whole: bool) -> list[str]:
+    """Of all kernels; `whole`: every family has to be there for every architecture."""
+    # A main loop for one architecture is an empty kernel on the others.
+    compiled = [k for k in kernels if k.loads]
+    faults = [f"{k.name} ({k.arch}) {fault}" for k in compiled for fault in faults_of(k)]
+    readers = {k.name for k in kernels if NEEDED.get(k.family() or "")}
+    for name in sorted(readers - {k.name for k in compiled}):
+        faults.append(f"{name} loads nothing on any architecture")
+    for arch in sorted({k.arch for k in kernels}) if whole else []:
+        if lacking := set(NEEDED) - {k.family() for k in compiled if k.arch == arch}:
+            faults.append(f"no kernel of {', '.join(sorted(lacking))} for {arch}")
+    return faults
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("library")
+    parser.add_argument("--cuobjdump", default="cuobjdump", metavar="PROGRAM")
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    try:
+        sass = subprocess.run(
+            [options.cuobjdump, "-sass", options.library],
+            capture_output=True, text=True, errors="replace", check=True,
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = (getattr(error, "stderr", None) or str(error)).strip()
+        print(f"error: cannot disassemble {options.library}: {reason}", file=sys.stderr)
+        return 1
+    kernels = parse(sass.splitlines())
+    faults = library_faults(kernels, options.library.endswith(".so"))
+    if options.table:
+        for kernel in kernels:
+            loads = ", ".join(f"{n} {load}" for load, n in sorted(kernel.loads.items()))
+            print(f"{kernel.arch}  {kernel.name}\n    {loads}")
+    for fault in faults:
+        print(f"sass: {fault}", file=sys.stderr)
+    verdict = f"{len(faults)} faults" if faults else "rows are read 16 bytes at a time or in bulk"
+    print(f"sass: {sum(bool(k.loads) for k in kernels)} kernels (each architecture counted): {verdict}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
