@@ -58,7 +58,8 @@ def parse(lines: list[str]) -> list[Kernel]:
         elif match := FUNCTION.match(line):
             kernels.append(Kernel(match[1], arch))
         elif kernels and (match := LOAD.search(line)):
-            kernels[-1].loads[match[1]] += 1
+            # What L2 is told to fetch (LTC128B) says nothing of the instruction's own width.
+            kernels[-1].loads[re.sub(r"\.LTC\d+B", "", match[1])] += 1
     return kernels
 
 

@@ -2,18 +2,22 @@
 # Runs the kernels' GPU tests on a machine that has nothing but a driver and, for --sanitizer, the
 # CUDA toolkit's compute-sanitizer.
 #
-#   tools/run_gpu_tests.sh BUILD [--sanitizer | --tool TOOL...] [--repeats N] [--filter GTEST_FILTER]
+#   tools/run_gpu_tests.sh BUILD [--sanitizer | --tool TOOL...] [--jobs N] [--repeats N]
+#                          [--filter GTEST_FILTER]
 #
 # BUILD is the folder that holds kernels_gpu_tests. --sanitizer: afterwards memcheck, racecheck,
-# initcheck and synccheck over the reduced case list, which touches every kernel instance. --tool:
-# only that one of the four, and no plain run. --repeats: of the tests that hunt races (200; 10000
-# for a release). The last lines are a summary; the exit code is 1 if anything failed or nothing
-# could run. Logs stay in BUILD/gpu_tests/.
+# initcheck and synccheck over the reduced case list, which touches every kernel instance; --tool:
+# only that one of the four, and no plain run. racecheck runs the program of BUILD-racecheck (preset
+# cuda-racecheck), where every lane of a warp arrives at a barrier. --jobs: processes of a sanitizer
+# side by side (4). --repeats: of the tests that hunt races (200; 10000 for a release). The last
+# lines are a summary; the exit code is 1 if anything failed or nothing could run. Logs stay in
+# BUILD/gpu_tests/.
 set -u
 
 build=${1:-}
+build=${build%/}
 if [[ ! -x $build/kernels_gpu_tests ]]; then
-    echo "usage: $0 BUILD [--sanitizer | --tool TOOL...] [--repeats N] [--filter GTEST_FILTER]" >&2
+    sed -n '5,6s/^#   //p' "$0" >&2
     echo "error: no program $build/kernels_gpu_tests" >&2
     exit 2
 fi
@@ -21,10 +25,12 @@ shift
 plain=1
 tools=()
 filter='*'
+jobs=4
 while (($# > 0)); do
     case $1 in
         --sanitizer) tools=(memcheck racecheck initcheck synccheck) ;;
         --tool) shift; plain=0; tools+=("${1:?--tool needs a name}") ;;
+        --jobs) shift; jobs=${1:?--jobs needs a number} ;;
         --repeats) shift; export KDT_GPU_REPEATS=${1:?--repeats needs a number} ;;
         --filter) shift; filter=${1:?--filter needs a pattern} ;;
         *) echo "error: unknown argument $1" >&2; exit 2 ;;
@@ -46,29 +52,41 @@ counts() {
     echo "$passed passed, $skipped skipped, $bad failed"
 }
 
-# run NAME SECONDS COMMAND...: its output goes to the log; failures are shown.
+# run NAME SHARDS SECONDS COMMAND...: the command once for each shard of its tests, side by side;
+# the output goes to the log, shard after shard; failures are shown.
 run() {
-    local name=$1 seconds=$2 log=$logs/$1.log code start=$SECONDS
-    shift 2
-    timeout "$seconds" "$@" >"$log" 2>&1
-    code=$?
-    if ! grep -q '^\[       OK \]' "$log"; then
-        failed=1
-        echo "$name: no test ran"
-    fi
-    if ((code != 0)); then
-        failed=1
-        grep -v '^\[ RUN\|^\[       OK \]\|^\[  SKIPPED \]' "$log" | head -n 100
+    local name=$1 shards=$2 seconds=$3 log=$logs/$1.log start=$SECONDS code worst=0 i
+    shift 3
+    local pids=()
+    for ((i = 0; i < shards; ++i)); do
+        GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i timeout "$seconds" "$@" >"$log.$i" 2>&1 &
+        pids+=($!)
+    done
+    : >"$log"
+    for ((i = 0; i < shards; ++i)); do
+        wait "${pids[i]}"
+        code=$?
+        if ((code != 0)); then
+            worst=$code
+            grep -v '^\[ RUN\|^\[       OK \]\|^\[  SKIPPED \]' "$log.$i" | head -n 100
+        fi
         if ((code == 124)); then
             echo "$name hung or took longer than $seconds s; it was in:"
-            grep '^\[ RUN' "$log" | tail -n 1
+            grep '^\[ RUN' "$log.$i" | tail -n 1
         fi
+        cat "$log.$i" >>"$log"
+        rm "$log.$i"
+    done
+    if ! grep -q '^\[       OK \]' "$log"; then
+        worst=1
+        echo "$name: no test ran"
     fi
-    summary+=("$name: exit code $code, $(counts "$log"), $((SECONDS - start)) s")
+    ((worst == 0)) || failed=1
+    summary+=("$name: exit code $worst, $(counts "$log"), $((SECONDS - start)) s")
 }
 
 if ((plain)); then
-    run tests 540 "$build/kernels_gpu_tests" --gtest_filter="$filter"
+    run tests 1 540 "$build/kernels_gpu_tests" --gtest_filter="$filter"
     # Why variants were skipped, each reason once.
     sed -n '/Skipped$/{n;p}; /^skipped: /p' "$logs/tests.log" | sort | uniq -c | sort -rn |
         head -n 20
@@ -83,13 +101,31 @@ if ((${#tools[@]} > 0)); then
         exit 2
     fi
     # Steps that only repeat instances in other batches are left out: a sanitizer takes 20 to 100
-    # times as long.
+    # times as long. The references, which take longest, are not checked.
     left_out='AttnSplits.*:AttnGraphs.*:AttnDeterministic.*:AttnErrors.*:AttnReferences.*'
-    if [[ $filter == *-* ]]; then reduced=$filter:$left_out; else reduced=$filter-$left_out; fi
+    left_out+=':AttnNan.*:AttnRaces.*:AttnOverlap.*'
     for tool in "${tools[@]}"; do
-        KDT_GPU_CASES=sanitizer run $tool 540 "$checker" --tool $tool --error-exitcode 9 \
-            "$build/kernels_gpu_tests" --gtest_filter="$reduced"
-        summary+=("    $(grep 'ERROR SUMMARY\|RACECHECK SUMMARY' "$logs/$tool.log" | tail -n 1)")
+        program=$build/kernels_gpu_tests
+        left_out_here=$left_out
+        options=(--kernel-name-exclude kernel_substring=reference)
+        if [[ $tool == racecheck ]]; then
+            program=$build-racecheck/kernels_gpu_tests
+            # It sees races in shared memory only: the kernels that have some, where they work.
+            options=()
+            for kernel in attn_verify attn_combine attn_plan rope_append; do
+                options+=(--kernel-name kernel_substring=$kernel)
+            done
+            left_out_here+=':AttnPlanGpu.OfLengths*:KvMoveCuda.*'
+            if [[ ! -x $program ]]; then
+                echo "error: no program $program (cmake --preset cuda-racecheck)" >&2
+                exit 2
+            fi
+        fi
+        if [[ $filter == *-* ]]; then reduced=$filter:$left_out_here
+        else reduced=$filter-$left_out_here; fi
+        KDT_GPU_CASES=sanitizer run $tool "$jobs" 540 "$checker" --tool $tool --error-exitcode 9 \
+            "${options[@]}" "$program" --gtest_filter="$reduced"
+        summary+=("$(grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY' "$logs/$tool.log" | sort | uniq -c)")
     done
 fi
 

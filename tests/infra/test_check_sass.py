@@ -47,6 +47,8 @@ class CheckSass(unittest.TestCase):
     def test_each_fault_is_found(self):
         for name, load, word in [
             ("attn_verify_mla_kernel", "LDGSTS.E.64", "less than 16 bytes"),
+            ("attn_verify_mla_kernel", "LDGSTS.E.LTC128B.64", "less than 16 bytes"),
+            ("attn_verify_gqa_kernel", "LDGSTS.E.LTC128B", "less than 16 bytes"),
             ("attn_verify_gqa_kernel", "LDG.E.U16", "16 bits"),
             ("attn_combine_kernel", "LDG.E.S8", "8 bits"),
             ("kv_move_kernel", "LDL.64", "local memory"),
@@ -59,7 +61,7 @@ class CheckSass(unittest.TestCase):
 
     def test_rows_read_four_bytes_at_a_time(self):
         for name in GOOD:
-            found = faults(sass("sm_90a", **{**GOOD, name: ["LDG.E"]}))
+            found = faults(sass("sm_90a", **{**GOOD, name: ["LDG.E.LTC128B"]}))
             self.assertEqual(len(found), 0 if name == "attn_plan_kernel" else 1, found)
 
     def test_a_loop_of_another_architecture_is_empty(self):

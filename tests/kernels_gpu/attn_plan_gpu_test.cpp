@@ -128,7 +128,13 @@ std::vector<int32_t> first_slots_of(const Step& step, const WorkUnit& unit) {
     const auto r = static_cast<size_t>(unit.request);
     std::vector<int32_t> slots;
     if (unit.path_node >= 0) {
-        slots = path_slots_of(step, r, unit.path_node);
+        const int32_t path_keys = attn_path_keys(step.shape);
+        const int32_t nodes = ceil_div(unit.rows, step.shape.heads / step.shape.kv_heads);
+        for (int32_t i = 0; i < nodes; ++i) {
+            slots.resize(static_cast<size_t>(i * path_keys), -1);
+            const std::vector<int32_t> own = path_slots_of(step, r, unit.path_node + i);
+            slots.insert(slots.end(), own.begin(), own.end());
+        }
     } else {
         for (int32_t key = unit.key_begin; key < unit.key_end; ++key) {
             const auto page = static_cast<size_t>(step.pages_start[r] + key / 16);

@@ -1,4 +1,6 @@
 // kdt_attn_*: checks, then the plan, or attention and combine.
+#include <algorithm>
+
 #include "kernels/api/api_checks.h"
 #include "kernels/attn_combine/attn_combine.h"
 #include "kernels/attn_plan/attn_plan_cuda.h"
@@ -110,6 +112,9 @@ kdt_status kdt_attn_verify_mla(const kdt_attn_shape* shape, const kdt_attn_batch
         .workspace = step.workspace,
         .kv_format = static_cast<kdt_kv_format>(shape->kv_format),
         .heads = shape->heads,
+        .most_rows = shape->mode == KDT_ATTN_DETERMINISTIC
+                         ? kTileRows
+                         : std::min(kTileRows, batch->max_nodes * shape->heads),
         .scale = t.scale,
         .logit_cap = t.logit_cap,
         .kv_scale = t.kv_scale,

@@ -46,10 +46,12 @@ inline constexpr AttnRates kAttnRates[2][3] = {
      {1.4e6, 8.5e3, 20e3, 2.5, 3.0, 2.5e6, 0.4e6}},
 };
 
-/// Deterministic mode: what the conversion of V makes of a tile's arithmetic in the loop that takes
-/// pairs, 1.4 us a tile of two row tiles (16k keys, 32 nodes). In fast mode the cuts that are
-/// compared differ in whether they take pairs, and the rates above choose better.
-inline constexpr double kConversion = 2.0;
+/// Deterministic mode: a tile's arithmetic in the loop that takes pairs by the rate above, 1.1 us a
+/// tile of two row tiles in bf16 (64k keys, 64 nodes), 1.4 us where V is converted (16k, 32 nodes).
+/// In fast mode the cuts that are compared differ in whether they take pairs, and the rate as it is
+/// chooses better.
+inline constexpr double kPairTile = 1.5;
+inline constexpr double kPairTileFp8 = 2.0;
 
 /// Tiles that a unit waits for at the memory's rate before its arithmetic hides the rest: all
 /// blocks begin by asking for theirs at once. Without it 132 short parts look better than 88 at 16k
@@ -65,6 +67,12 @@ inline constexpr double kPathUs = 5.0;
 /// in units of 2 to 16. In each tile some row sees its first key, which makes it slow.
 inline constexpr double kPathPairUs = 4.5;
 inline constexpr double kPathPairTileUs = 1.9;
+/// A key tile of a path unit in the other GQA loops: a guess between that and its keys' time.
+inline constexpr double kPathTileUs = 1.2;
+
+/// Of a tile's arithmetic, what each of two blocks that share it does: scores and softmax are done
+/// twice.
+inline constexpr double kSharedTile = 0.7;
 
 /// Costs of one step's units. Integers, so that host and device decide alike.
 struct AttnCosts {
@@ -73,6 +81,7 @@ struct AttnCosts {
     int32_t path_ns;          // of a path unit, or a pair of them, without its tiles
     int32_t path_tile_ns;     // a key tile of one or both
     int32_t tile_compute_ns;  // kTileRows rows by a key tile
+    int32_t shared_tile_ns;   // the same by one of two blocks that share it
     int32_t tile_memory_ns;   // a key tile of a K/V head from memory, all multiprocessors reading
     int32_t tile_lone_ns;     // the same while few read
     int32_t combine_ns;
@@ -123,19 +132,42 @@ constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
     return attn_tile_keys(shape, AttnEngine::wgmma_sm90);
 }
 
-/// Deterministic mode: up to this length segments are fewer than fill the device. Of MLA, where
-/// arithmetic is what a tile costs, half as many: a single node loses 15 % at most, 16 and more
-/// gain, because results are fewer (H200: with 32 nodes 24 to 16 us at 4k, 35 to 29 at 16k). Of GQA
-/// in pairs so many that blocks are left for the paths; with few K/V heads, where a step is short
-/// and results count, half as many. Other GQA waits for memory.
-struct ShortSegments {
+/// Deterministic mode: whether two blocks may share a segment, each with all of its keys and half
+/// of the values. What a block does per value of a row is the same then.
+constexpr bool attn_shares(const kdt_attn_shape& shape, AttnEngine engine) {
+    return is_mla_wgmma_bf16(shape, engine) && shape.mode == KDT_ATTN_DETERMINISTIC;
+}
+
+/// Deterministic mode: segments of a row in sixteenths of row_segments(), while none is longer than
+/// most_keys; else the next level decides. Of a level, none is shorter than least_keys.
+struct SegmentLevel {
     int32_t most_keys;
-    int32_t sixteenths;  // of as many as there are of longer ones
+    int32_t sixteenths;
+    int32_t least_keys;
 };
-constexpr ShortSegments attn_short_segments(const kdt_attn_shape& shape, AttnEngine engine) {
-    if (shape.kind == KDT_ATTN_MLA) return {10 * kMlaWgmmaTileKeys, 8};
-    if (!attn_takes_pairs(shape, engine)) return {0, 16};
-    return shape.kv_heads < 4 ? ShortSegments{4 * kTileKeys, 8} : ShortSegments{10 * kTileKeys, 13};
+struct SegmentLevels {
+    SegmentLevel level[4];  // the last has no limit
+};
+
+/// MLA: arithmetic is what a tile costs, so that fewer are better while they are short: a single
+/// node loses, 16 and more gain, because results are fewer. With bf16 on sm_90a two blocks share a
+/// segment of a step with one row tile, so that it loses less (H200, 4k, 16k, 32k: one node 25, 13,
+/// 25 % above fast mode, 32 nodes 3, 22, 11); the more they share the more they wait for L2, at 64k
+/// one node 30 %, hence the limit. GQA in pairs: fewer where that leaves blocks for the paths and
+/// costs little (4k and 16k, 32 nodes: 14.3 us instead of 15.5, 26.7 instead of 28.8); few K/V
+/// heads have short steps, in which results count. Where V is converted, one consumer does not keep
+/// up with the memory: long segments are twice as many, for both. Other GQA waits for memory.
+constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEngine engine) {
+    constexpr SegmentLevel kAll = {INT32_MAX, 16, 0};
+    constexpr int32_t kMlaKeys = kMlaWgmmaTileKeys;
+    if (is_mla_wgmma_bf16(shape, engine))
+        return {{{3 * kMlaKeys, 4, 0}, {16 * kMlaKeys, 8, 3 * kMlaKeys}, kAll, kAll}};
+    if (shape.kind == KDT_ATTN_MLA) return {{{10 * kMlaKeys, 8, 0}, kAll, kAll, kAll}};
+    if (!attn_takes_pairs(shape, engine)) return {{kAll, kAll, kAll, kAll}};
+    const SegmentLevel last = {INT32_MAX, shape.kv_format == KDT_KV_BF16 ? 16 : 32, 0};
+    if (shape.kv_heads < 4)
+        return {{{2 * kTileKeys, 4, 0}, {4 * kTileKeys, 8, 0}, {31 * kTileKeys, 16, 0}, last}};
+    return {{{10 * kTileKeys, 13, 0}, {20 * kTileKeys, 15, 0}, {31 * kTileKeys, 16, 0}, last}};
 }
 
 /// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with
@@ -149,9 +181,9 @@ constexpr int32_t attn_path_keys(const kdt_attn_shape& shape) {
 }
 
 /// Deterministic mode: nodes that a path unit has at most, as a power of two.
-constexpr int32_t most_path_nodes_log2(const kdt_attn_shape& shape) {
+constexpr int32_t most_path_nodes_log2(const kdt_attn_shape& shape, AttnEngine engine) {
     int32_t log2 = 0;
-    if (shape.kind == KDT_ATTN_MLA) return log2;
+    if (shape.kind == KDT_ATTN_MLA && !is_mla_wgmma_bf16(shape, engine)) return log2;
     while ((shape.heads / shape.kv_heads << (log2 + 1)) <= kTileRows) ++log2;
     return log2;
 }
@@ -162,17 +194,21 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
     const int32_t tile_keys = attn_tile_keys(shape, engine);
     const double tile_flops = 2.0 * kTileRows * tile_keys * (shape.head_dim + value_dim);
     const bool pairs = attn_takes_pairs(shape, engine);
-    const bool converts =
-        pairs && shape.kv_format != KDT_KV_BF16 && shape.mode == KDT_ATTN_DETERMINISTIC;
-    const double tile_us = (converts ? kConversion : 1.0) * tile_flops / rates.flops_per_us;
+    const double by_rate = !pairs || shape.mode != KDT_ATTN_DETERMINISTIC ? 1.0
+                           : shape.kv_format == KDT_KV_BF16               ? kPairTile
+                                                                          : kPairTileFp8;
+    const double tile_us = by_rate * tile_flops / rates.flops_per_us;
     const double tile_bytes = 1.0 * tile_keys * attn_token_bytes(shape);
     return {
         .unit_ns = static_cast<int32_t>(1e3 * rates.unit_us),
         .segment_ns = static_cast<int32_t>(
             1e3 * (attn_keeps_query(shape, engine) ? kSegmentUs : rates.unit_us)),
         .path_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairUs : kPathUs)),
-        .path_tile_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairTileUs : tile_us)),
+        .path_tile_ns = static_cast<int32_t>(1e3 * (pairs                        ? kPathPairTileUs
+                                                    : shape.kind == KDT_ATTN_GQA ? kPathTileUs
+                                                                                 : tile_us)),
         .tile_compute_ns = static_cast<int32_t>(1e3 * tile_us),
+        .shared_tile_ns = static_cast<int32_t>(1e3 * kSharedTile * tile_us),
         .tile_memory_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.bytes_per_us),
         .tile_lone_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.lone_bytes_per_us),
         .combine_ns = static_cast<int32_t>(1e3 * rates.combine_us),

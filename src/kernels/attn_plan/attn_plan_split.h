@@ -28,11 +28,10 @@ namespace kd {
 /// Parts that the planner considers for a request: more than any device has multiprocessors.
 inline constexpr int32_t kMostSplits = kMostPartials;
 
-/// Deterministic mode: segments of all row tiles of one node, at most. They fill the
-/// multiprocessors of an H200 and leave a few for paths; half as many do so with two nodes' row
-/// tiles.
+/// Deterministic mode: segments of all row tiles of one node, about. They fill the multiprocessors
+/// of an H200 and leave a few for paths; half as many do so with two nodes' row tiles.
 inline constexpr int32_t kMostSegments = 128;
-static_assert(kMostSegments <= kMostPartials);
+static_assert(2 * kMostSegments <= kMostPartials);
 /// The same of one row; `node_tiles`: row tiles of a node, over all K/V heads.
 constexpr int32_t row_segments(int32_t node_tiles) {
     return node_tiles < kMostSegments ? kMostSegments / node_tiles : 1;
@@ -48,7 +47,8 @@ struct PlanShape {
     int32_t splits;  // > 0: forced
     int32_t multiprocessors;
     int32_t tile_keys;             // of a key tile
-    ShortSegments short_segments;  // deterministic mode
+    SegmentLevels segment_levels;  // deterministic mode
+    bool shares;                   // attn_shares
     bool pairs;                    // attn_takes_pairs
     int32_t path_keys;
     int32_t most_path_nodes_log2;
@@ -122,20 +122,18 @@ constexpr int32_t path_units(const PlanShape& shape, int32_t nodes, int32_t path
     return ((nodes + (1 << path_nodes_log2) - 1) >> path_nodes_log2) * node_tiles(shape);
 }
 
-/// Deterministic mode: most segments of a row.
-constexpr int32_t most_segments(const PlanShape& shape) {
-    return row_segments(node_tiles(shape));
-}
-
 /// Deterministic mode: keys of a segment for rows of this boundary, whole tiles. A function of the
 /// boundary alone, in steps of an eighth or one tile, so that rows of one tree rarely differ.
 constexpr int32_t segment_of(const PlanShape& shape, int32_t boundary) {
     const int32_t tiles = boundary > 0 ? ceil_div(boundary, shape.tile_keys) : 1;
-    const int32_t most = most_segments(shape);
-    const int32_t few = most * shape.short_segments.sixteenths / 16;
-    const int32_t few_keys = ceil_div(tiles, few > 1 ? few : 1) * shape.tile_keys;
-    if (few_keys <= shape.short_segments.most_keys) return few_keys;
-    const int32_t segment = ceil_div(tiles, most);
+    int32_t segment = tiles;
+    for (const SegmentLevel& level : shape.segment_levels.level) {
+        const int32_t most = row_segments(node_tiles(shape)) * level.sixteenths / 16;
+        const int32_t least = level.least_keys / shape.tile_keys;
+        segment = ceil_div(tiles, most > 1 ? most : 1);
+        if (segment < least) segment = least;
+        if (segment <= level.most_keys / shape.tile_keys) break;
+    }
     int32_t step = 1;
     while (segment >= 16 * step) step *= 2;
     return ceil_div(segment, step) * step * shape.tile_keys;
@@ -242,11 +240,24 @@ constexpr int32_t run_entries(const PlanShape& shape, const PlanRequest& request
     return wanted < 1 ? 1 : wanted < entries ? wanted : entries;
 }
 
+/// Deterministic mode: blocks that share each segment, half of the values each: 1 or 2. Two where
+/// half a segment is still no less than a part is to have.
+constexpr int32_t plan_sharing(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
+    if (!shape.shares) return 1;
+    const int32_t splits = plan_splits(shape, request, choice);
+    const bool shared = shape.splits > 0
+                            ? choice >= 2 * splits
+                            : 2 * choice * shape.tile_keys <= request.prefix[0].segment_keys;
+    return splits > 0 && shared ? 2 : 1;
+}
+
 /// Parts that blocks take of a row tile: in deterministic mode runs of entries.
 constexpr int32_t plan_parts(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
     if (!shape.deterministic) return plan_splits(shape, request, choice);
     const int32_t entries = plan_entries(shape, request, choice);
-    return entries == 0 ? 0 : ceil_div(entries, run_entries(shape, request, choice));
+    if (entries == 0) return 0;
+    return plan_sharing(shape, request, choice) *
+           ceil_div(entries, run_entries(shape, request, choice));
 }
 
 /// Begin of part `part` of `parts` that `count` things are cut into, alike but for one.
@@ -294,7 +305,7 @@ constexpr PlanCounts unit_counts(const PlanShape& shape, const PlanRequest& requ
     }
     const int32_t columns = row_tiles / entry_tiles(shape, request);
     return {columns * parts,
-            columns * plan_entries(shape, request, choice),
+            plan_sharing(shape, request, choice) * columns * plan_entries(shape, request, choice),
             row_tiles * plan_splits(shape, request, choice),
             0,
             0,

@@ -9,19 +9,20 @@ namespace kd {
 
 /// Time of a key tile of this request's while `units` units share the device, from memory and in
 /// all. The row tiles of a K/V head read the same keys at the same time, so memory delivers them
-/// once. `together`: row tiles that a block takes at a time.
+/// once, and so do blocks that share them. `together`: row tiles that a block takes at a time.
 struct TileTime {
     int32_t memory_ns;
     int32_t ns;
 };
 constexpr TileTime tile_time(const PlanShape& shape, const PlanRequest& request, int32_t units,
-                             int32_t together) {
+                             int32_t together, int32_t sharing) {
     const AttnCosts& costs = shape.costs;
     const int32_t blocks = units < shape.multiprocessors ? units : shape.multiprocessors;
-    const int32_t memory =
-        costs.tile_memory_ns * blocks / (shape.multiprocessors * (request.row_tiles / together));
+    const int32_t readers = sharing * (request.row_tiles / together);
+    const int32_t memory = costs.tile_memory_ns * blocks / (shape.multiprocessors * readers);
+    const int32_t compute = sharing > 1 ? costs.shared_tile_ns : together * costs.tile_compute_ns;
     int32_t tile = memory;
-    if (together * costs.tile_compute_ns > tile) tile = together * costs.tile_compute_ns;
+    if (compute > tile) tile = compute;
     if (costs.tile_lone_ns > tile) tile = costs.tile_lone_ns;
     return {memory, tile};
 }
@@ -60,7 +61,8 @@ struct WaveClock {
 /// Deterministic mode: time of a run of the prefix, of `runs`.
 constexpr int32_t run_ns(const PlanShape& shape, const PlanRequest& request, int32_t runs,
                          int32_t choice) {
-    const TileTime time = tile_time(shape, request, runs, entry_tiles(shape, request));
+    const TileTime time = tile_time(shape, request, runs, entry_tiles(shape, request),
+                                    plan_sharing(shape, request, choice));
     const int32_t entries = run_entries(shape, request, choice);
     const int32_t tiles =
         request.prefix[0].segment_keys / shape.tile_keys * entries * entry_segments(shape, request);
@@ -125,6 +127,7 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
     PlanCounts total{};
     int64_t partial_rows = 0;
     int64_t merged_rows = 0;
+    bool shared = false;
     int32_t together = 2;
     for (int32_t r = 0; r < count; ++r) {
         const PlanRequest& request = requests[r];
@@ -135,9 +138,11 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
             partial_rows += rows * plan_splits(shape, request, choice);
             merged_rows += rows;
         }
+        if (plan_sharing(shape, request, choice) > 1) shared = true;
         if (request.row_tiles % 2 != 0) together = 1;
     }
     if (total.partials > shape.partial_capacity) return kNeverNs;
+    if (shared && total.runs > shape.multiprocessors) return kNeverNs;
     if (!shape.pairs || total.runs <= shape.multiprocessors) together = 1;
 
     WaveClock clock(shape.multiprocessors);
@@ -151,15 +156,15 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
             if (ns > prefix_ns) prefix_ns = ns;
         } else {
             const int32_t parts = plan_parts(shape, request, choice);
-            const TileTime time = tile_time(shape, request, total.runs / together, together);
+            const TileTime time = tile_time(shape, request, total.runs / together, together, 1);
             clock.add(shape.kv_heads * request.row_tiles * parts / together,
                       unit_ns(shape, time, ceil_div(request.tiles, parts)));
         }
     }
     int64_t ns = clock.ns();
     if (shape.deterministic) {
-        // Of cuts which the paths outlast the one with the shortest runs.
-        ns += plan_paths(shape, requests, count, total.runs, prefix_ns).ns + prefix_ns / 16;
+        // Of cuts that the paths outlast alike the one with the shortest runs.
+        ns += plan_paths(shape, requests, count, total.runs, prefix_ns).ns + prefix_ns / 256;
     }
     if (total.partials > 0) {
         const int64_t rows_ps =

@@ -11,6 +11,7 @@ namespace kd {
 constexpr WorkUnit request_unit(const PlanRequest& request, int32_t r) {
     return {.request = r,
             .kv_head = 0,
+            .columns = UnitColumns::all,
             .row_begin = 0,
             .rows = 0,
             .key_begin = 0,
@@ -30,7 +31,7 @@ constexpr WorkUnit request_unit(const PlanRequest& request, int32_t r) {
 constexpr WorkUnit row_tile_unit(const PlanShape& shape, const PlanRequest& request, int32_t r,
                                  int32_t index) {
     WorkUnit unit = request_unit(request, r);
-    unit.kv_head = index / request.row_tiles;
+    unit.kv_head = static_cast<int16_t>(index / request.row_tiles);
     unit.row_begin = index % request.row_tiles * kTileRows;
     const int32_t rows = request.nodes * shape.group - unit.row_begin;
     unit.rows = rows < kTileRows ? rows : kTileRows;
@@ -112,11 +113,14 @@ constexpr void plan_prefix_run(const PlanShape& shape, const PlanRequest& reques
     const int32_t parts = plan_parts(shape, request, choice);
     const int32_t tiles = entry_tiles(shape, request);
     const int32_t segments = entry_segments(shape, request);
-    const int32_t columns = shape.kv_heads * request.row_tiles / tiles;
-    const int32_t column = index % columns;
-    const int32_t begin = rising_begin(index / columns, parts, entries);
-    const int32_t count = rising_begin(index / columns + 1, parts, entries) - begin;
-    const int32_t entries_before = first.entries + begin * columns + column * count;
+    // Blocks that share segments are neighbours.
+    const int32_t sharing = plan_sharing(shape, request, choice);
+    const int32_t lanes = sharing * shape.kv_heads * request.row_tiles / tiles;
+    const int32_t lane = index % lanes;
+    const int32_t column = lane / sharing;
+    const int32_t begin = rising_begin(index / lanes, parts / sharing, entries);
+    const int32_t count = rising_begin(index / lanes + 1, parts / sharing, entries) - begin;
+    const int32_t entries_before = first.entries + begin * lanes + lane * count;
     const int32_t number = first.runs + index;
     const RunPlace place = {.runs = runs,
                             .number = number,
@@ -131,6 +135,7 @@ constexpr void plan_prefix_run(const PlanShape& shape, const PlanRequest& reques
             unit = side < tiles * segments && split < splits
                        ? plan_segment_unit(shape, request, r, first.partials, splits, tile, split)
                        : empty_unit(unit);
+            if (sharing > 1) unit.columns = lane % 2 == 0 ? UnitColumns::low : UnitColumns::high;
             unit.next = place.after(i, shape.multiprocessors);
             store(place.at(i) + side, unit);
         }
@@ -161,7 +166,7 @@ constexpr WorkUnit plan_path_unit(const PlanShape& shape, const PlanRequest& req
     WorkUnit unit = request_unit(request, r);
     unit.path_node = nodes.first;
     if (nodes.count <= 0) return unit;
-    unit.kv_head = index / blocks % shape.kv_heads;
+    unit.kv_head = static_cast<int16_t>(index / blocks % shape.kv_heads);
     unit.row_begin = nodes.first * shape.group + row;
     unit.rows = rows < kTileRows ? rows : kTileRows;
     unit.key_end = (nodes.count - 1) * shape.path_keys + position + 1 -

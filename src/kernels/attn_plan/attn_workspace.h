@@ -27,8 +27,9 @@ constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
 /// Deterministic mode: prefix segments of one request, of both lengths, at most.
 constexpr int32_t most_segments(const kdt_attn_shape& shape, int32_t max_context) {
     const int32_t tiles = ceil_div(max_context, least_tile_keys(shape));
-    const int32_t most = row_segments(node_tiles(shape));
-    return tiles <= most / 2 ? tiles : 2 * most;
+    const SegmentLevels levels = attn_segment_levels(shape, AttnEngine::wgmma_sm90);
+    const int32_t most = row_segments(node_tiles(shape)) * levels.level[3].sixteenths / 16;
+    return 2 * (tiles < most ? tiles : most);
 }
 
 /// The layout for steps of up to `requests` requests, `max_nodes` nodes in all and `max_context`
@@ -43,7 +44,8 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
         workspace.partial_capacity =
             row_tiles * most_segments(shape, max_context) + max_nodes * node_tiles(shape);
         // Where the list is of pairs, one a row tile and one of a request's paths may be half
-        // empty, or, where all have blocks of their own, every one.
+        // empty, or, where all have blocks of their own, every one. Units that share a segment
+        // have.
         workspace.unit_capacity =
             workspace.partial_capacity + row_tiles + requests + multiprocessors;
         workspace.merge_item_capacity = rows;  // one a row at worst
@@ -98,10 +100,11 @@ constexpr PlanShape plan_shape(const kdt_attn_shape& shape, const AttnWorkspace&
             .splits = shape.splits,
             .multiprocessors = multiprocessors,
             .tile_keys = attn_tile_keys(shape, engine),
-            .short_segments = attn_short_segments(shape, engine),
+            .segment_levels = attn_segment_levels(shape, engine),
+            .shares = attn_shares(shape, engine),
             .pairs = attn_takes_pairs(shape, engine),
             .path_keys = attn_path_keys(shape),
-            .most_path_nodes_log2 = most_path_nodes_log2(shape),
+            .most_path_nodes_log2 = most_path_nodes_log2(shape, engine),
             .partial_capacity = workspace.partial_capacity,
             .costs = attn_costs(shape, engine)};
 }

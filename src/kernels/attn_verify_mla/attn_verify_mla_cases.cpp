@@ -161,6 +161,37 @@ void add_far_and_capped(std::vector<AttnVerifyMlaCase>& cases) {
     }
 }
 
+/// FP8 steps whose capacities choose each of the loops for few rows: up to 8, 16 and 32.
+void add_few_rows(std::vector<AttnVerifyMlaCase>& cases) {
+    for (int32_t f = 1; f < 3; ++f) {
+        for (int32_t nodes = 1; nodes <= 4; ++nodes) {
+            AttnVerifyMlaCase test;
+            test.name = "few_rows_" + std::to_string(8 * nodes) + "_" + kFormatNames[f];
+            test.format = kFormats[f];
+            test.step = {
+                .requests = {{1000 * nodes + 3, nodes, random, nodes % 2 == 0 ? heavy : light}},
+                .page_size = nodes % 2 == 0 ? 1 : 16,
+                .seed = static_cast<uint32_t>(800 + 10 * f + nodes)};
+            test.fused_query = nodes == 3;
+            test.reduced = nodes % 2 == 0;
+            cases.push_back(test);
+            test.name += "_capped";
+            test.logit_cap = f == 1 ? 5.0f : 30.0f;
+            test.reduced = false;
+            cases.push_back(test);
+        }
+        AttnVerifyMlaCase ragged;
+        ragged.name = std::string("few_rows_ragged_") + kFormatNames[f];
+        ragged.format = kFormats[f];
+        ragged.step = {.requests = {{129, 1, chain, heavy},
+                                    {0, 2, star, light},
+                                    {64, 0, chain, light},
+                                    {2000, 1, chain, light}},
+                       .seed = static_cast<uint32_t>(860 + f)};
+        cases.push_back(ragged);
+    }
+}
+
 /// Everything at random.
 void add_random(std::vector<AttnVerifyMlaCase>& cases) {
     for (uint32_t seed = 700; seed < 724; ++seed) {
@@ -215,6 +246,7 @@ std::span<const AttnVerifyMlaCase> attn_verify_mla_cases() {
         add_long(all);
         add_batches(all);
         add_far_and_capped(all);
+        add_few_rows(all);
         add_random(all);
         add_many_units(all);
         return all;

@@ -1,6 +1,7 @@
 // mma.sync m16n8k16 with 16-bit operands, ldmatrix, and what makes f16 operands of other types.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "kernels/cuda/ptx.cuh"
@@ -77,6 +78,55 @@ __device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
     asm("mul.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
     return product;
 }
+/// Two f16 to e4m3, rounded to the nearest, at most 448 in magnitude.
+__device__ __forceinline__ uint16_t narrow_e4m3(uint32_t pair) {
+    uint16_t bytes;
+    asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(bytes) : "r"(pair));
+    return bytes;
+}
+/// Four f16 as the sum of two e4m3 values each, of 4 significant bits, the second times kLowScale,
+/// 1 to 16: exact for a bf16 value not below 0.25 / kLowScale, else to 2^-10 / kLowScale.
+/// Magnitudes are at most 448.
+struct SplitE4m3 {
+    uint32_t high;
+    uint32_t low;
+
+    template <int32_t kLowScale>
+    __device__ __forceinline__ static SplitE4m3 of(uint32_t x01, uint32_t x23) {
+        const uint32_t x[2] = {x01, x23};
+        uint16_t parts[2][2];
+#pragma unroll
+        for (int32_t i = 0; i < 2; ++i) {
+            parts[0][i] = narrow_e4m3(x[i]);
+            uint32_t high;
+            asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(high) : "h"(parts[0][i]));
+            uint32_t rest;
+            asm("sub.f16x2 %0, %1, %2;" : "=r"(rest) : "r"(x[i]), "r"(high));
+            if constexpr (kLowScale != 1) {
+                static_assert(std::has_single_bit(uint32_t{kLowScale}) && kLowScale <= 16);
+                constexpr uint32_t kF16 = 0x3c00 + (std::countr_zero(uint32_t{kLowScale}) << 10);
+                rest = multiply_f16(rest, kF16 << 16 | kF16);
+            }
+            parts[1][i] = narrow_e4m3(rest);
+        }
+        return {parts[0][0] | uint32_t{parts[0][1]} << 16,
+                parts[1][0] | uint32_t{parts[1][1]} << 16};
+    }
+};
+/// Powers of two: `up` takes values of which `top` is the largest to below 256, that one to 128 or
+/// more, for SplitE4m3; `down` undoes it. Both are normal floats; zeros, which need none, get one
+/// that stays normal times other factors.
+struct E4m3Scale {
+    float up;
+    float down;
+
+    __device__ __forceinline__ explicit E4m3Scale(float top) {
+        const int32_t exponent =
+            top == 0 ? 127 : min(max(static_cast<int32_t>(__float_as_uint(top) >> 23), 8), 253);
+        up = __uint_as_float(static_cast<uint32_t>(261 - exponent) << 23);
+        down = __uint_as_float(static_cast<uint32_t>(exponent - 7) << 23);
+    }
+};
 /// Two bf16 as f16: exact between 2^-14 and 65504.
 __device__ __forceinline__ uint32_t bf16_to_f16(uint32_t pair) {
     return pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));

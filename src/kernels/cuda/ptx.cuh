@@ -211,9 +211,14 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_
         "l"(from), "r"(bytes), "r"(barrier)
         : "memory");
 }
-/// Asks L2 for `bytes` (a multiple of 16) from the 16-byte-aligned address `from`.
-__device__ __forceinline__ void prefetch_l2(const void* from, uint32_t bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+/// copy_bulk() under an L2 policy.
+__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes,
+                                          uint32_t barrier, uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+        : "memory");
 }
 
 /// Four 8 x 8 matrices of 16-bit values to shared memory: lane l gives the address of row l % 8 of

@@ -33,6 +33,14 @@ __device__ __forceinline__ uint64_t mn_major(uint32_t address, uint32_t chunk_by
            ((address & 0x3ffff) >> 4);
 }
 
+/// The same in rows of 64 bytes, which swizzle by 16-byte units within pairs of rows: unit u of row
+/// r stands at unit u ^ (r / 2 % 4); starts at a multiple of 512 bytes.
+__device__ __forceinline__ uint64_t k_major_64(uint32_t address) {
+    constexpr uint64_t kSwizzle64 = uint64_t{2} << 62;
+    constexpr uint64_t kEightRows = uint64_t{512 >> 4} << 32;
+    return kSwizzle64 | kEightRows | (uint64_t{1} << 16) | ((address & 0x3ffff) >> 4);
+}
+
 /// Orders register accesses before the products that follow: needed before the first product after
 /// registers that it reads or writes were touched.
 __device__ __forceinline__ void fence() {
@@ -66,15 +74,15 @@ struct OperandType<true> {
 // Accumulators as operands of an asm statement, d[i ...], and as its text names them.
 #define KD_F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define KD_F8(d, i) KD_F4(d, i), KD_F4(d, i + 4)
-#define KD_F24(d, i) KD_F8(d, i), KD_F8(d, i + 8), KD_F8(d, i + 16)
+#define KD_F16(d, i) KD_F8(d, i), KD_F8(d, i + 8)
+#define KD_F24(d, i) KD_F16(d, i), KD_F8(d, i + 16)
 #define KD_F32(d, i) KD_F24(d, i), KD_F8(d, i + 24)
 #define KD_F64(d, i) KD_F32(d, i), KD_F32(d, i + 32)
 #define KD_A4(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 #define KD_D4 "%0, %1, %2, %3"
-#define KD_D24                                                                \
-    KD_D4                                                                     \
-    ", %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
-    "%19, %20, %21, %22, %23"
+#define KD_D8 KD_D4 ", %4, %5, %6, %7"
+#define KD_D16 KD_D8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define KD_D24 KD_D16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define KD_D32 KD_D24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define KD_D64                                                                           \
     KD_D32                                                                               \
@@ -122,6 +130,22 @@ __device__ __forceinline__ void rs_n8(float (&d)[4], const uint32_t (&a)[4], uin
                  : KD_A4(a), "l"(b), "r"(static_cast<int32_t>(accumulate)),
                    "C"(OperandType<kF16>::kName));
 }
+template <bool kF16>
+__device__ __forceinline__ void rs_n16(float (&d)[8], const uint32_t (&a)[4], uint64_t b,
+                                       bool accumulate) {
+    asm volatile(KD_PRODUCT("16", "%14", KD_D8, "{%8, %9, %10, %11}, %12", "%13", "0")
+                 : KD_F8(d, 0)
+                 : KD_A4(a), "l"(b), "r"(static_cast<int32_t>(accumulate)),
+                   "C"(OperandType<kF16>::kName));
+}
+template <bool kF16>
+__device__ __forceinline__ void rs_n32(float (&d)[16], const uint32_t (&a)[4], uint64_t b,
+                                       bool accumulate) {
+    asm volatile(KD_PRODUCT("32", "%22", KD_D16, "{%16, %17, %18, %19}, %20", "%21", "0")
+                 : KD_F16(d, 0)
+                 : KD_A4(a), "l"(b), "r"(static_cast<int32_t>(accumulate)),
+                   "C"(OperandType<kF16>::kName));
+}
 /// kMnMajor 1: B is MN-major.
 template <bool kF16, int32_t kMnMajor = 0>
 __device__ __forceinline__ void rs_n64(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
@@ -142,27 +166,45 @@ __device__ __forceinline__ void rs_n128_bt(float (&d)[kCount], const uint32_t (&
                    "C"(OperandType<kF16>::kName));
 }
 
-/// Of e4m3 values, 32 deep: a[0] and a[2] are columns 4 (t % 4) + {0 .. 3} and that + 16 of the
-/// thread's first row, a[1] and a[3] of its second. Sums keep about 13 fraction bits.
+// Of e4m3 values, 32 deep: a[0] and a[2] are columns 4 (t % 4) + {0 .. 3} and that + 16 of the
+// thread's first row, a[1] and a[3] of its second. Sums keep about 13 fraction bits.
+#define KD_PRODUCT_E4M3(n, d, a_b, accumulate)                                   \
+    "{ .reg .pred accumulate; setp.ne.b32 accumulate, " accumulate               \
+    ", 0; wgmma.mma_async.sync.aligned.m64n" n "k32.f32.e4m3.e4m3 {" d "}, " a_b \
+    ", accumulate, 1, 1; }"
+
+__device__ __forceinline__ void rs_n16_e4m3(float (&d)[8], const uint32_t (&a)[4], uint64_t b,
+                                            bool accumulate) {
+    asm volatile(KD_PRODUCT_E4M3("16", KD_D8, "{%8, %9, %10, %11}, %12", "%13")
+                 : KD_F8(d, 0)
+                 : KD_A4(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
+}
+__device__ __forceinline__ void rs_n32_e4m3(float (&d)[16], const uint32_t (&a)[4], uint64_t b,
+                                            bool accumulate) {
+    asm volatile(KD_PRODUCT_E4M3("32", KD_D16, "{%16, %17, %18, %19}, %20", "%21")
+                 : KD_F16(d, 0)
+                 : KD_A4(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
+}
 __device__ __forceinline__ void rs_n64_e4m3(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
                                             bool accumulate) {
-    asm volatile(
-        "{ .reg .pred accumulate; setp.ne.b32 accumulate, %37, 0; "
-        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" KD_D32
-        "}, {%32, %33, %34, %35}, %36, accumulate, 1, 1; }"
-        : KD_F32(d, 0)
-        : KD_A4(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
+    asm volatile(KD_PRODUCT_E4M3("64", KD_D32, "{%32, %33, %34, %35}, %36", "%37")
+                 : KD_F32(d, 0)
+                 : KD_A4(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
 }
 
+#undef KD_PRODUCT_E4M3
 #undef KD_PRODUCT
 #undef KD_D64
 #undef KD_D32
 #undef KD_D24
+#undef KD_D16
+#undef KD_D8
 #undef KD_D4
 #undef KD_A4
 #undef KD_F64
 #undef KD_F32
 #undef KD_F24
+#undef KD_F16
 #undef KD_F8
 #undef KD_F4
 

@@ -164,22 +164,36 @@ struct TileWalk {
             ptx::grid_dependency_wait();
             waited = true;
         }
-        const bool other = beside_key < beside_end;
-        const bool both = other && key < unit.key_end;
         const int32_t lane = thread % 32;
         const int32_t tile = lane / kWarpRows<Config>;
-        const bool beside = both ? tile > 0 : other;  // this lane's tile
-        const int32_t end = beside ? beside_end : unit.key_end;
-        const int32_t node = beside ? beside_node : unit.path_node;
-        const int32_t at = (beside ? beside_key : key) + (both ? 0 : tile * Config::kKeys) +
-                           thread / 32 * kWarpRows<Config> + lane % kWarpRows<Config>;
-        const int32_t left = other ? beside_end - beside_key : unit.key_end - key;
-        row.first_head = both || !other ? head : beside_head;
-        row.another_head = other ? beside_head : head;
-        row.tiles =
-            both ? kGroups : min(kLookUpTiles<Config>, (left + Config::kKeys - 1) / Config::kKeys);
-        if (other) beside_key += both ? Config::kKeys : kStretch;
-        if (both || !other) key += both ? Config::kKeys : kStretch;
+        const int32_t in_tile = thread / 32 * kWarpRows<Config> + lane % kWarpRows<Config>;
+        int32_t at = key + tile * Config::kKeys + in_tile;
+        int32_t end = unit.key_end;
+        int32_t node = unit.path_node;
+        int32_t left = unit.key_end - key;
+        row.first_head = row.another_head = head;
+        if (beside_key >= beside_end) [[likely]] {
+            key += kStretch;
+        } else {
+            const bool both = key < unit.key_end;
+            const int32_t beside_at = beside_key + in_tile;
+            left = beside_end - beside_key;
+            row.another_head = beside_head;
+            if (both) {
+                left = 2 * Config::kKeys;
+                at = key + in_tile;
+                key += Config::kKeys;
+            } else {
+                row.first_head = beside_head;
+            }
+            if (!both || tile > 0) {
+                at = beside_at + (both ? 0 : tile * Config::kKeys);
+                end = beside_end;
+                node = beside_node;
+            }
+            beside_key += both ? Config::kKeys : kStretch;
+        }
+        row.tiles = min(kLookUpTiles<Config>, (left + Config::kKeys - 1) / Config::kKeys);
 
         const int32_t first_seen =
             batch.sliding_window > 0 && node < 0 ? unit.context - batch.sliding_window + 1 : 0;

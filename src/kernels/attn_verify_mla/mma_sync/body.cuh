@@ -42,8 +42,8 @@ struct Destination {
 /// Ends the softmax of this warp's rows: 1 / sum for everybody, log-sum-exp to memory.
 /// `row`: of this lane in the unit.
 __device__ __forceinline__ void finish_rows(const Destination& destination, int32_t row,
-                                            int32_t rows, float value_scale, const Place& at) {
-    const RowState state = load_state(row_state(at));
+                                            int32_t rows, float value_scale, const RowState& state,
+                                            const Place& at) {
     const auto of_row = [](float lanes) {
         lanes = __fadd_rn(lanes, __shfl_xor_sync(kAllLanes, lanes, 1));
         return __fadd_rn(lanes, __shfl_xor_sync(kAllLanes, lanes, 2));
@@ -129,36 +129,14 @@ __device__ __forceinline__ int32_t current_unit(const Place& at) {
 template <kdt_kv_format kFormat, int32_t kRowTiles>
 __device__ __forceinline__ void attend(const AttnVerifyMlaParams& params,
                                        const LaunchConstants& constants, const WorkUnit& unit,
-                                       int32_t first_row, RingReader& ring, uint32_t& parity) {
+                                       int32_t first_row, int32_t plain_end, RingReader& ring,
+                                       uint32_t& parity) {
     constexpr int32_t kQueryRows = CacheRow<kFormat>::kQueryRows;
     const auto now = [&] { return Place::now(ring.shared); };
     // A warp owns the group's rows 8 warp + g.
     const auto owner = [](const Place& at) {
         return kRowTiles == kGroupRows / 16 || at.warp < 2 * kRowTiles;
     };
-    if (const Place at = now(); owner(at)) {
-        const AttnRequest request(params.batch, unit);
-        const int32_t own_row = first_row + 8 * at.warp + at.lane / 4;
-        RowVisibility* visibility = row_visibility(at);
-        int32_t plain_end = constants.cap != 0.0f ? 0 : unit.key_end;
-        if (own_row < unit.rows) {
-            const int32_t node = (unit.row_begin + own_row) / params.heads;
-            const RowVisibility own(params.batch, request, unit, node);
-            plain_end = min(plain_end, own.limit);
-            if (at.lane % 4 == 0) *visibility = own;
-        } else if (at.lane % 4 == 0) {
-            visibility->limit = 0;
-            visibility->context = 0;
-            visibility->ancestors[0] = visibility->ancestors[1] = 0;
-        }
-        plain_end = __reduce_min_sync(kAllLanes, plain_end);
-        if (at.lane == 0)
-            ptx::store_shared(at.base + SharedPlan::kPlainEnd + 4 * at.warp,
-                              static_cast<uint32_t>(plain_end));
-        store_state(row_state(at), {.maximum = kNothingSeen, .sum = 0.0f, .weight = 0.0f});
-        __syncwarp();
-    }
-
     QueryFragments<kRowTiles> query = {};
     {
         constexpr int32_t kParts = kRowTiles * 16 / kQueryRows;
@@ -180,6 +158,7 @@ __device__ __forceinline__ void attend(const AttnVerifyMlaParams& params,
     }
 
     OutputFragments<kRowTiles> out = {};
+    RowState state;
     int32_t key = unit.key_begin;
     const int32_t key_end = unit.key_end;
     const auto scores = [&](ScoreFragments<kRowTiles>& sums) {
@@ -190,7 +169,7 @@ __device__ __forceinline__ void attend(const AttnVerifyMlaParams& params,
     const auto softmax = [&] {
         const Place at = now();
         at.wait(SharedPlan::kScoreBarrier, parity);
-        if (owner(at)) softmax_step<kFormat>(key, key_end, constants, at);
+        if (owner(at)) softmax_step<kFormat>(state, key, key_end, plain_end, constants, at);
         at.arrive(SharedPlan::kProbBarrier);
         parity ^= 1;
         ring.advance();
@@ -230,7 +209,7 @@ __device__ __forceinline__ void attend(const AttnVerifyMlaParams& params,
     const Destination destination(params, done);
     if (owner(at))
         finish_rows(destination, done_row + 8 * at.warp + at.lane / 4, done.rows,
-                    constants.value_scale, at);
+                    constants.value_scale, state, at);
     at.wait(SharedPlan::kProbBarrier, parity ^ 1);
     const ProbFragments<kRowTiles> probs(at);
     at.arrive(SharedPlan::kScoreBarrier);
@@ -268,19 +247,27 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (warp < kLoadWarps) {
         ptx::setmaxnreg_decrease<kLoadRegisters>();
-        prefetch_first_keys<kFormat>(params, warp, lane);
-        ptx::grid_dependency_wait();
-        ptx::grid_dependency_launch();
         load_units<kFormat>(params, constants.stages, shared, warp, lane);
         return;
     }
     ptx::setmaxnreg_increase<kMathRegisters>();
+    // Nothing is asked for behind the load warps' copies: it would wait for them.
+    int32_t u = first_unit(params.workspace);
+    const bool any = u < params.workspace.header->units;
+    WorkUnit unit = params.workspace.units[blockIdx.x];
+    int32_t plain_end = 0;
+    const auto see = [&] {
+        const Place at = Place::now(shared);
+        plain_end = see_rows(params, constants, unit, first_row_of(unit, at.group), at);
+    };
+    if (any) see();
     ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();
+    if (!any) return;
+    load_first_query<kFormat>(params, unit, constants.stages, shared, warp - kLoadWarps, lane);
     RingReader ring{.shared = shared, .stages = constants.stages};
     uint32_t parity = 0;
-    for (int32_t u = first_unit(params.workspace); u < params.workspace.header->units;) {
-        const WorkUnit unit = params.workspace.units[u];
+    while (true) {
         const Place at = Place::now(shared);
         __syncwarp();
         if (at.lane == 0)
@@ -291,12 +278,15 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (rows <= 0) {
             ring.skip(query_stages<kFormat>(unit) + key_stages(unit), at.lane);
         } else if (min(rows, rows_of_group(unit)) <= 16) {
-            attend<kFormat, 1>(params, constants, unit, first_row, ring, parity);
+            attend<kFormat, 1>(params, constants, unit, first_row, plain_end, ring, parity);
         } else {
-            attend<kFormat, 2>(params, constants, unit, first_row, ring, parity);
+            attend<kFormat, 2>(params, constants, unit, first_row, plain_end, ring, parity);
         }
         u = current_unit(Place::now(shared));
         u = next_unit(params.workspace.units[u], u);
+        if (u >= params.workspace.header->units) return;
+        unit = params.workspace.units[u];
+        see();
     }
 }
 

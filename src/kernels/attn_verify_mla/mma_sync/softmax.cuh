@@ -10,22 +10,12 @@ namespace kd::mla_mma {
 
 /// A row's running softmax, in the four lanes of the warp that owns it.
 struct RowState {
-    float maximum;  // the reference, base 2
-    float sum;      // of this lane's keys, relative to maximum
+    float maximum = kNothingSeen;  // the reference, base 2
+    float sum = 0.0f;              // of this lane's keys, relative to maximum
     // The sum of what V is weighed with, P as it is rounded: the output is divided by it. Scores
     // that are all alike are rounded alike, and that cancels.
-    float weight;
+    float weight = 0.0f;
 };
-__device__ __forceinline__ uint32_t row_state(const Place& at) {
-    return at.base + SharedPlan::kStates + (32 * at.warp + at.lane) * SharedPlan::kStateBytes;
-}
-__device__ __forceinline__ RowState load_state(uint32_t from) {
-    const float4 words = ptx::load_shared_float4(from);
-    return {.maximum = words.x, .sum = words.y, .weight = words.z};
-}
-__device__ __forceinline__ void store_state(uint32_t to, const RowState& state) {
-    ptx::store_shared(to, make_float4(state.maximum, state.sum, state.weight, 0.0f));
-}
 /// What this lane's own row sees.
 __device__ __forceinline__ RowVisibility* row_visibility(const Place& at) {
     extern __shared__ __align__(128) uint8_t s_block[];
@@ -34,12 +24,36 @@ __device__ __forceinline__ RowVisibility* row_visibility(const Place& at) {
            (8 * at.warp + at.lane / 4);
 }
 
+/// Finds out what the rows of this warp see of a unit, rows from `first_row` on being the group's.
+/// Returns the first key whose score is more than a product with the scale: some row may not see
+/// it, or scores are capped.
+__device__ __forceinline__ int32_t see_rows(const AttnVerifyMlaParams& params,
+                                            const LaunchConstants& constants, const WorkUnit& unit,
+                                            int32_t first_row, const Place& at) {
+    const int32_t row = first_row + 8 * at.warp + at.lane / 4;
+    RowVisibility* visibility = row_visibility(at);
+    int32_t plain_end = constants.cap != 0.0f ? 0 : unit.key_end;
+    if (row < unit.rows) {
+        const int32_t node = (unit.row_begin + row) / params.heads;
+        const RowVisibility own(params.batch, AttnRequest(params.batch, unit), unit, node);
+        plain_end = min(plain_end, own.limit);
+        if (at.lane % 4 == 0) *visibility = own;
+    } else if (at.lane % 4 == 0) {
+        visibility->limit = 0;
+        visibility->context = 0;
+        visibility->ancestors[0] = visibility->ancestors[1] = 0;
+    }
+    __syncwarp();
+    return __reduce_min_sync(kAllLanes, plain_end);
+}
+
 /// Adds up the partial scores of this warp's 8 rows (lane: row g, keys 2q, 2q + 1, 2q + 8, 2q + 9
 /// from `key`), writes their P and the factors of their output rows. Rounding is written out, so
 /// that every instance computes the same.
 template <kdt_kv_format kFormat>
-__device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
-                                             const LaunchConstants& constants, const Place& at) {
+__device__ __forceinline__ void softmax_step(RowState& state, int32_t key, int32_t key_end,
+                                             int32_t plain_end, const LaunchConstants& constants,
+                                             const Place& at) {
     // All that is read is asked for at once.
     const uint32_t from =
         at.lane_base() + SharedPlan::kScores + at.warp * SharedPlan::kOwnerScoreBytes;
@@ -47,10 +61,6 @@ __device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
 #pragma unroll
     for (int32_t writer = 0; writer < kGroupWarps; ++writer)
         part[writer] = ptx::load_shared_float4(from + writer * SharedPlan::kWarpScoreBytes);
-    const auto plain_end =
-        static_cast<int32_t>(ptx::load_shared_32(at.base + SharedPlan::kPlainEnd + 4 * at.warp));
-    const uint32_t state_at = row_state(at);
-    RowState state = load_state(state_at);
     float score[4] = {__fadd_rn(__fadd_rn(part[0].x, part[1].x), __fadd_rn(part[2].x, part[3].x)),
                       __fadd_rn(__fadd_rn(part[0].y, part[1].y), __fadd_rn(part[2].y, part[3].y)),
                       __fadd_rn(__fadd_rn(part[0].z, part[1].z), __fadd_rn(part[2].z, part[3].z)),
@@ -110,7 +120,6 @@ __device__ __forceinline__ void softmax_step(int32_t key, int32_t key_end,
                            __fadd_rn(low(words[1]), high(words[1])));
     }
     state.weight = __fmaf_rn(state.weight, factor, weight);
-    store_state(state_at, state);
     const uint32_t to = at.base + SharedPlan::kProbs +
                         (8 * at.warp + at.lane / 4) * SharedPlan::kProbStride + at.lane % 4 * 4;
 #pragma unroll

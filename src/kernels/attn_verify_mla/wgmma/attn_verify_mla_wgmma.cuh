@@ -29,37 +29,37 @@ __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shar
     const auto* const kv = static_cast<const std::byte*>(p.kv) + unit16 * 16;
     const FirstSlots<kKeys, 3> first(p.workspace, thread);
     const uint64_t policy = ptx::evict_first_policy();
-    TileWalk<kKeys, kOutTurns> walk(p);
+    TileWalk<kKeys> walk(p);
     TileRow now = look_up(walk, thread, &first.slot[0]);
     TileRow next = look_up(walk, thread, &first.slot[1]);
     TileRow later = look_up(walk, thread, &first.slot[2]);
-    for (uint32_t tile = 0; now.live; ++tile) {
+    uint32_t tile = 0;
+    for (; now.live; ++tile) {
         const int32_t lane_slot = now.slot(p.batch.page_shift);
         // Let Q be asked for in between, or it would queue behind all stages.
         if (tile == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
         if (now.fresh) ptx::grid_dependency_wait();  // again costs less than to remember it
         const uint32_t stage = tile % kStages;
         ptx::mbarrier_wait(shared + kBarrierEmpty + 8 * stage, tile / kStages & 1 ^ 1);
-        if (!now.empty) {
 #pragma unroll
-            for (int32_t step = 0; step < kKeys / 16; ++step) {
-                const int32_t slot = __shfl_sync(0xffffffff, lane_slot, step * 4 + thread % 32 / 8);
-                const bool valid = slot >= 0;
-                // The ABI keeps a slot's bytes below 2^32.
-                const std::byte* const row = kv + uint64_t{static_cast<uint32_t>(max(slot, 0))} *
-                                                      static_cast<uint32_t>(p.kv_slot_bytes);
-                const uint32_t to = shared + kKv + stage * kTileBytes +
-                                    copy_offset(copy_row<kKeys>(thread, step), unit16);
+        for (int32_t step = 0; step < kKeys / 16; ++step) {
+            const int32_t slot = __shfl_sync(0xffffffff, lane_slot, step * 4 + thread % 32 / 8);
+            const bool valid = slot >= 0;
+            // The ABI keeps a slot's bytes below 2^32.
+            const std::byte* const row = kv + uint64_t{static_cast<uint32_t>(max(slot, 0))} *
+                                                  static_cast<uint32_t>(p.kv_slot_bytes);
+            const uint32_t to = shared + kKv + stage * kTileBytes +
+                                copy_offset(copy_row<kKeys>(thread, step), unit16);
 #pragma unroll
-                for (int32_t chunk = 0; chunk < kChunks; ++chunk)
-                    ptx::copy_async_16(to + chunk * kChunkBytes, row + chunk * 128, valid, policy);
-            }
+            for (int32_t chunk = 0; chunk < kChunks; ++chunk)
+                ptx::copy_async_16(to + chunk * kChunkBytes, row + chunk * 128, valid, policy);
         }
         ptx::mbarrier_arrive_on_copies(shared + kBarrierFull + 8 * stage);
         now = next;
         next = later;
         later = look_up(walk, thread);
     }
+    if (tile == 1) ptx::named_barrier_sync(kQueryBarrier, 256);  // somebody has arrived
 }
 
 // ---- score ------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ struct ScoreRole {
     uint32_t p_row;  // where this lane's row of P goes for the first two groups of 8 keys
     int32_t first_row;
     RingPlace place;
-    uint32_t published = 0;  // tiles; turns of results have none
+    uint32_t published = 0;  // tiles
 
     __device__ ScoreRole(const AttnVerifyMlaParams& params, std::byte* memory, uint32_t address,
                          int32_t of_role)
@@ -160,8 +160,8 @@ struct ScoreRole {
         return out;
     }
 
-    /// Writes a tile's P where the one but last was: its keys' stage is full again, or it has been
-    /// waited for.
+    /// Writes a tile's P where that of the tile before the last was. Its stage is full again, or
+    /// the last tile was waited for.
     __device__ __forceinline__ void store_p(const Published& tile) const {
         const uint32_t buffer = published & 1;
         const uint32_t to = p_row + buffer * kPBytes;
@@ -186,6 +186,7 @@ struct ScoreRole {
 
     __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const QueryRegisters& q,
                                                RowState (&rows)[2]) {
+        const SeenKeys seen(p, unit, row());
         // Tensor cores serve whoever asks, and accumulation asks for more: started beside the next
         // scores it would hold them up. So a tile's P is handed over when most of those are under
         // way, if their keys are there.
@@ -204,7 +205,7 @@ struct ScoreRole {
                 if (unit.is_fast())
                     mask_tail(shared + kTailMask, unit, key, row(), s);
                 else
-                    mask_scores(p, AttnRequest(p.batch, unit), unit, key, row(), s);
+                    seen.mask(p, unit, key, s);
             }
             place.next(keys);
             const bool more = key + kKeys < unit.key_end;
@@ -213,12 +214,12 @@ struct ScoreRole {
             held =
                 __all_sync(0xffffffff, ahead || (more && ptx::mbarrier_done(full(), place.parity)));
             if (held) continue;
-            ptx::mbarrier_wait(shared + kBarrierPEmpty + 8 * (published & 1),
-                               published >> 1 & 1 ^ 1);
+            // Until the tile before is accumulated: so this warpgroup never is two units ahead.
+            const RingPlace before = place.two_before();
+            ptx::mbarrier_wait(shared + kBarrierEmpty + 8 * before.stage, before.parity);
             store_p(tile);
             hand_over();
         }
-        place.next(keys);
     }
 
     __device__ __forceinline__ void finish(const WorkUnit& unit, uint32_t unit_parity,
@@ -228,6 +229,7 @@ struct ScoreRole {
             const float sum = quad_sum(rows[half].sum);
             if (thread % 4 != 0) continue;
             row_inverse[unit_parity * 64 + row() + 8 * half] = sum == 0.0f ? 0.0f : 1.0f / sum;
+            if (unit.columns == UnitColumns::high) continue;  // the other half stores it
             store_lse(p, unit, row() + 8 * half, row_lse(rows[half].maximum, sum));
         }
         __syncwarp();
@@ -266,41 +268,76 @@ struct ScoreRole {
 
 // ---- accumulate -------------------------------------------------------------------------------
 
-/// Normalises a warp's 16 rows of O, 256 columns of `half`, and stores them, whole rows at a time,
-/// by way of its part of the free stage at `stage`. `thread`: of the warpgroup.
+/// What an accumulating warpgroup has of the latent: 256 values, or 128 where two blocks share the
+/// unit. `chunk`: of 64 values, the first.
+struct LatentPart {
+    bool wide;
+    int32_t chunk;
+
+    __device__ LatentPart(const WorkUnit& unit, int32_t half)
+        : wide(unit.columns == UnitColumns::all),
+          chunk((wide ? 4 : 2) * half + (unit.columns == UnitColumns::high ? 4 : 0)) {}
+};
+
+/// Normalises a warp's 16 rows of O and stores them, by way of its own part of shared memory, 32
+/// columns at a time. No stage of the ring is taken for it: the next unit's tiles come meanwhile.
+/// `thread`: of the warpgroup.
 __device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                                          uint32_t shared, uint32_t stage, int32_t thread,
-                                          int32_t half, const float (&inverse)[2],
+                                          uint32_t shared, int32_t thread, int32_t half,
+                                          const LatentPart& part, const float (&inverse)[2],
                                           const float (&o)[2][64]) {
     const int32_t lane = thread % 32;
-    const int32_t warp = half * 4 + thread / 32;
-    const auto place = [&](int32_t row) {
-        return row < kOutStageRows ? stage + warp * kOutStageBytes + row * kOutRowBytes
-                                   : shared + kOutRest + warp * kOutRestBytes +
-                                         (row - kOutStageRows) * kOutRowBytes;
+    const uint32_t memory = shared + kOut + (half * 4 + thread / 32) * kOutBytes;
+    // 64 bytes a row; the 16-byte units of rows 2 i and 2 i + 1 lie in order i.
+    const auto place = [&](int32_t row, int32_t unit16) {
+        return memory + row * 64 + ((unit16 ^ (row >> 1 & 3)) << 4);
     };
-    const uint32_t to = place(lane % 16) + lane / 16 * 16;
-#pragma unroll
-    for (int32_t block = 0; block < 16; ++block) {  // 16 columns
-        const float* const d = &o[block / 8][block % 8 * 8];
-        ptx::store_matrices(to + block * 32, ptx::pack_bf16(d[0] * inverse[0], d[1] * inverse[0]),
-                            ptx::pack_bf16(d[2] * inverse[1], d[3] * inverse[1]),
-                            ptx::pack_bf16(d[4] * inverse[0], d[5] * inverse[0]),
-                            ptx::pack_bf16(d[6] * inverse[1], d[7] * inverse[1]));
-    }
-    __syncwarp();
+    const uint32_t to[2] = {place(lane % 16, lane / 16), place(lane % 16, 2 + lane / 16)};
+    const uint32_t from[2] = {place(lane / 4, lane % 4), place(8 + lane / 4, lane % 4)};
     const int64_t first_row = unit.partial >= 0
                                   ? int64_t{unit.partial} * kTileRows
                                   : int64_t{unit.first_node} * p.heads + unit.row_begin;
-    const int32_t warp_row = thread / 32 * 16;
+    const int32_t row = thread / 32 * 16 + lane / 4;  // and row + 8
     auto* const out = static_cast<std::byte*>(unit.partial >= 0 ? p.workspace.partial_out : p.out) +
-                      2 * ((first_row + warp_row) * kMlaLatent + half * 256) + lane * 16;
+                      2 * ((first_row + row) * kMlaLatent + part.chunk * 64) + lane % 4 * 16;
 #pragma unroll
-    for (int32_t row = 0; row < 16; ++row) {
-        const uint4 values = ptx::load_shared_128(place(row) + lane * 16);
-        if (warp_row + row < unit.rows)
-            *reinterpret_cast<uint4*>(out + row * 2 * kMlaLatent) = values;
+    for (int32_t piece = 0; piece < 8; ++piece) {
+        const int32_t rows = piece < 4 || part.wide ? unit.rows : 0;
+#pragma unroll
+        for (int32_t i = 0; i < 2; ++i) {  // 16 columns
+            const float* const d = &o[piece / 4][piece % 4 * 16 + i * 8];
+            ptx::store_matrices(to[i], ptx::pack_bf16(d[0] * inverse[0], d[1] * inverse[0]),
+                                ptx::pack_bf16(d[2] * inverse[1], d[3] * inverse[1]),
+                                ptx::pack_bf16(d[4] * inverse[0], d[5] * inverse[0]),
+                                ptx::pack_bf16(d[6] * inverse[1], d[7] * inverse[1]));
+        }
+        __syncwarp();
+        const uint4 values[2] = {ptx::load_shared_128(from[0]), ptx::load_shared_128(from[1])};
+        if (row < rows) *reinterpret_cast<uint4*>(out + piece * 64) = values[0];
+        if (row + 8 < rows)
+            *reinterpret_cast<uint4*>(out + 8 * 2 * kMlaLatent + piece * 64) = values[1];
+        __syncwarp();  // before the next piece is written
     }
+}
+
+/// O += P V of a tile, its first kWidth times 128 columns; `more` false: O = P V.
+template <int32_t kWidth>
+__device__ __forceinline__ void add_products(uint64_t p_tile, uint64_t v_tile, bool more,
+                                             float (&o)[2][64]) {
+#pragma unroll
+    for (int32_t i = 0; i < kWidth; ++i) wgmma::touch(o[i]);
+    wgmma::fence();
+#pragma unroll
+    for (int32_t step = 0; step < kKeys / 16; ++step) {
+#pragma unroll
+        for (int32_t i = 0; i < kWidth; ++i)
+            wgmma::ss_n128_bt(o[i], p_tile + step * 2,
+                              v_tile + i * 2 * (kChunkBytes >> 4) + step * 128, more || step > 0);
+    }
+    wgmma::commit();
+    wgmma::wait<0>();
+#pragma unroll
+    for (int32_t i = 0; i < kWidth; ++i) wgmma::touch(o[i]);
 }
 
 __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const std::byte* memory,
@@ -312,8 +349,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     const float* const row_inverse = reinterpret_cast<const float*>(memory + kRowInverse);
     const int32_t* const rescale_flag = reinterpret_cast<const int32_t*>(memory + kRescaleFlag);
     const uint64_t p_tile = wgmma::k_major(__shfl_sync(0xffffffff, shared + kP, 0));
-    uint64_t v_tile = wgmma::mn_major(
-        __shfl_sync(0xffffffff, shared + kKv + half * 4 * kChunkBytes, 0), kChunkBytes);
+    uint64_t tile = wgmma::mn_major(__shfl_sync(0xffffffff, shared + kKv, 0), kChunkBytes);
 
     WorkUnit unit = p.workspace.units[blockIdx.x];
     const int32_t units = p.workspace.header->units;
@@ -325,6 +361,8 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
          index = next_unit(unit, index), ++unit_count) {
         if (index != blockIdx.x) unit = p.workspace.units[index];
         const uint32_t unit_parity = unit_count & 1;
+        const LatentPart part(unit, half);
+        const int32_t chunk = __shfl_sync(0xffffffff, part.chunk, 0);
         float o[2][64];  // 128 columns each: one product cannot have 256 in a block of 512 threads
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys) {
             const bool first = key == unit.key_begin;
@@ -339,36 +377,21 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
 #pragma unroll
                 for (int32_t i = 0; i < 128; ++i) o[i / 64][i % 64] *= factor[i >> 1 & 1];
             }
-            wgmma::touch(o[0]);
-            wgmma::touch(o[1]);
-            wgmma::fence();
-#pragma unroll
-            for (int32_t step = 0; step < kKeys / 16; ++step) {
-#pragma unroll
-                for (int32_t quarter = 0; quarter < 2; ++quarter)
-                    wgmma::ss_n128_bt(o[quarter], p_tile + buffer * (kPBytes >> 4) + step * 2,
-                                      v_tile + quarter * 2 * (kChunkBytes >> 4) + step * 128,
-                                      !first || step > 0);
-            }
-            wgmma::commit();
-            wgmma::wait<0>();
-            wgmma::touch(o[0]);
-            wgmma::touch(o[1]);
-            ptx::mbarrier_arrive_warp(shared + kBarrierPEmpty + 8 * buffer, lane);
+            const uint64_t p_now = p_tile + buffer * (kPBytes >> 4);
+            const uint64_t v_now = tile + chunk * (kChunkBytes >> 4);
+            if (part.wide)
+                add_products<2>(p_now, v_now, !first, o);
+            else
+                add_products<1>(p_now, v_now, !first, o);
             ptx::mbarrier_arrive_warp(shared + kBarrierEmpty + 8 * place.stage, lane);
-            place.next(v_tile);
+            place.next(tile);
         }
         ptx::mbarrier_wait(shared + kBarrierFinal + 8 * unit_parity, unit_count >> 1 & 1);
         const float inverse[2] = {
             *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row),
             *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row + 8)};
-        ptx::mbarrier_wait(shared + kBarrierFull + 8 * place.stage, place.parity);
-        if (warp * 16 < unit.rows)
-            store_out(p, unit, shared, shared + kKv + place.stage * kTileBytes, thread, half,
-                      inverse, o);
+        if (warp * 16 < unit.rows) store_out(p, unit, shared, thread, half, part, inverse, o);
         __syncwarp();
-        ptx::mbarrier_arrive_warp(shared + kBarrierEmpty + 8 * place.stage, lane);
-        place.next(v_tile);
     }
 }
 
@@ -389,7 +412,6 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         for (int32_t parity = 0; parity < 2; ++parity) {
             ptx::mbarrier_init(shared + kBarrierPFull + 8 * parity, 4 * ptx::kWarpArrivals);
-            ptx::mbarrier_init(shared + kBarrierPEmpty + 8 * parity, 8 * ptx::kWarpArrivals);
             ptx::mbarrier_init(shared + kBarrierFinal + 8 * parity, 4 * ptx::kWarpArrivals);
         }
         ptx::mbarrier_init_fence();

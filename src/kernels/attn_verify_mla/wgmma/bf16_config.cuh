@@ -29,23 +29,17 @@ inline constexpr int32_t kBarriers = kRescaleFlag + 2 * 16;
 inline constexpr int32_t kBarrierFull = kBarriers;                     // [kStages] 128 copies
 inline constexpr int32_t kBarrierEmpty = kBarrierFull + 8 * kStages;   // [kStages] 8 warps
 inline constexpr int32_t kBarrierPFull = kBarrierEmpty + 8 * kStages;  // [2] 4 warps
-inline constexpr int32_t kBarrierPEmpty = kBarrierPFull + 2 * 8;       // [2] 8 warps
-inline constexpr int32_t kBarrierFinal = kBarrierPEmpty + 2 * 8;  // [2] by unit parity: the score
-                                                                  // warpgroup may be a unit ahead
+// [2] by unit parity, 4 warps: the score warpgroup may be a unit ahead
+inline constexpr int32_t kBarrierFinal = kBarrierPFull + 2 * 8;
 inline constexpr int32_t kTailMask = kBarrierFinal + 2 * 8;  // uint64 [64][2], ancestors of rows
-// A unit's results pass through shared memory: of each accumulating warp's 16 rows of 256 columns
-// as many as fit go to its part of a stage, the others here.
-inline constexpr int32_t kOutRowBytes = 256 * 2 + 16;  // padded against bank conflicts
-inline constexpr int32_t kOutStageBytes = kTileBytes / 8;
-inline constexpr int32_t kOutStageRows = kOutStageBytes / kOutRowBytes;
-inline constexpr int32_t kOutRest = (kTailMask + 64 * 16 + 15) / 16 * 16;
-inline constexpr int32_t kOutRestBytes = (16 - kOutStageRows) * kOutRowBytes;
-inline constexpr int32_t kSharedBytes = kOutRest + 8 * kOutRestBytes;
+// A unit's results pass through shared memory, of each accumulating warp's 16 rows 32 columns at a
+// time.
+inline constexpr int32_t kOut = (kTailMask + 64 * 16 + 127) / 128 * 128;
+inline constexpr int32_t kOutBytes = 16 * 64;
+inline constexpr int32_t kSharedBytes = kOut + 8 * kOutBytes;
 inline constexpr int32_t kSharedRequestBytes = kSharedBytes + 1024;  // for the alignment
 static_assert(kSharedRequestBytes <= 232448);
-static_assert(kChunkBytes % 1024 == 0 && kKeys % 16 == 0 && kOutStageBytes % 16 == 0);
-/// Turns of the ring that follow a unit's tiles: its stage is where the results pass through.
-inline constexpr int32_t kOutTurns = 1;
+static_assert(kChunkBytes % 1024 == 0 && kKeys % 16 == 0);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 /// Where a role is in the ring: which stage, which phase. Counted, not computed from the number of
@@ -58,6 +52,12 @@ struct RingPlace {
         const bool wraps = stage == kStages - 1;
         stage = wraps ? 0 : stage + 1;
         parity ^= wraps;
+    }
+    /// Two turns ago.
+    __device__ RingPlace two_before() const {
+        static_assert(kStages == 3);
+        const bool same_lap = stage == kStages - 1;
+        return {same_lap ? 0 : stage + 1, same_lap ? parity : parity ^ 1};
     }
     /// Also moves the descriptor of something in the stage.
     __device__ void next(uint64_t& descriptor) {

@@ -33,8 +33,8 @@ __device__ __forceinline__ uint64_t tail_mask(uint64_t low, uint64_t high, int32
     return tail < 64 ? low >> tail | high << 1 << (63 - tail) : high >> (tail - 64);
 }
 
-/// mask_scores() for a unit of fast mode, whose rows' ancestors are at `masks` in shared memory: in
-/// the step's last tiles it is what all others wait for.
+/// Fast mode: the mask of a tile that reaches beyond the context. The rows' ancestors are at
+/// `masks` in shared memory: in the step's last tiles it is what all others wait for.
 __device__ __forceinline__ void mask_tail(uint32_t masks, const WorkUnit& unit, int32_t key,
                                           int32_t row, Scores& s) {
 #pragma unroll
@@ -55,21 +55,40 @@ __device__ __forceinline__ void mask_tail(uint32_t masks, const WorkUnit& unit, 
     }
 }
 
-__device__ __forceinline__ void mask_scores(const AttnVerifyMlaParams& p,
-                                            const AttnRequest& request, const WorkUnit& unit,
-                                            int32_t key, int32_t row, Scores& s) {
+/// Deterministic mode: which keys of a unit this thread's two rows see.
+struct SeenKeys {
+    int32_t depth[2] = {};  // in flight until a tile is masked
+    int32_t begin[2] = {};  // of a path unit: where the row's own path begins
+
+    __device__ SeenKeys(const AttnVerifyMlaParams& p, const WorkUnit& unit, int32_t row) {
+        if (unit.is_fast()) return;
 #pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-        const int32_t packed = unit.row_begin + min(row + 8 * half, unit.rows - 1);
-        const RowVisibility visibility(p.batch, request, unit, packed / p.heads);
-#pragma unroll
-        for (int32_t i = 0; i < kKeys / 2; ++i) {
-            if ((i >> 1 & 1) != half) continue;
-            const int32_t column = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
-            if (key + column >= unit.key_end || !visibility.sees(key + column)) s[i] = -INFINITY;
+        for (int32_t half = 0; half < 2; ++half) {
+            const int32_t node = (unit.row_begin + min(row + 8 * half, unit.rows - 1)) / p.heads;
+            depth[half] = p.batch.depth[unit.first_node + node];
+            if (unit.path_node >= 0) begin[half] = (node - unit.path_node) * p.batch.path_keys;
         }
     }
-}
+
+    /// Of the tile that begins at `key`.
+    __device__ __forceinline__ void mask(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                                         int32_t key, Scores& s) const {
+        const int32_t own = key + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int32_t half = 0; half < 2; ++half) {
+            const int32_t position = unit.context + depth[half];
+            const int32_t boundary = path_boundary(position, p.batch.max_depth);
+            const int32_t end = unit.path_node >= 0 ? begin[half] + position + 1 - boundary
+                                                    : min(boundary, unit.key_end);
+#pragma unroll
+            for (int32_t i = 0; i < kKeys / 2; ++i) {
+                if ((i >> 1 & 1) != half) continue;
+                const int32_t column = i / 4 * 8 + i % 2;
+                if (column < begin[half] - own || column >= end - own) s[i] = -INFINITY;
+            }
+        }
+    }
+};
 
 /// S = Q K^T of the tile at `k_tile`; calls `between` when kHandOverAfter of its products are under
 /// way.

@@ -6,16 +6,17 @@
 
 namespace kd::mla_wgmma {
 
-/// Grid: at most one block a multiprocessor, persistent. Block: kFp8Threads.
-template <kdt_kv_format kFormat>
+/// Grid: at most one block a multiprocessor, persistent. Block: kFp8Threads. Units have up to
+/// kMostRows rows.
+template <kdt_kv_format kFormat, int32_t kMostRows>
 __global__ void __launch_bounds__(kFp8Threads, 1)
     attn_verify_mla_wgmma_fp8_kernel(const __grid_constant__ AttnVerifyMlaParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    using Plan = Fp8Plan<kFormat>;
+    using Plan = Fp8Plan<kFormat, kMostRows>;
     extern __shared__ std::byte raw_memory[];
     const uint32_t shared = (ptx::smem_address(raw_memory) + 1023) & ~uint32_t{1023};
     if (threadIdx.x == 0) {
-        for (int32_t stage = 0; stage < Plan::kFewStages; ++stage) {
+        for (int32_t stage = 0; stage < Plan::kMostStages; ++stage) {
             ptx::mbarrier_init(shared + Plan::kFull + 8 * stage, ptx::kWarpArrivals);
             ptx::mbarrier_init(shared + Plan::kEmpty + 8 * stage, 8 * ptx::kWarpArrivals);
         }
@@ -27,10 +28,10 @@ __global__ void __launch_bounds__(kFp8Threads, 1)
     const int32_t role = threadIdx.x / 128;
     if (role == 0) {
         ptx::setmaxnreg_decrease<kFp8LoadRegisters>();
-        load_fp8<kFormat>(p, shared, thread_of_role());
+        load_fp8<kFormat, kMostRows>(p, shared, thread_of_role());
     } else {
         ptx::setmaxnreg_increase<kFp8MathRegisters>();
-        math_fp8<kFormat>(p, shared, role - 1, thread_of_role());
+        math_fp8<kFormat, kMostRows>(p, shared, role - 1, thread_of_role());
     }
 #endif
 }
@@ -38,8 +39,14 @@ __global__ void __launch_bounds__(kFp8Threads, 1)
 template <kdt_kv_format kFormat>
 cudaError_t launch(const AttnVerifyMlaParams& params, int32_t multiprocessors,
                    cudaStream_t stream) {
-    return launch_overlapped(attn_verify_mla_wgmma_fp8_kernel<kFormat>, multiprocessors,
-                             kFp8Threads, Fp8Plan<kFormat>::kRequestBytes, stream, params);
+    const auto launch_for = [&]<int32_t kMostRows>() {
+        return launch_overlapped(attn_verify_mla_wgmma_fp8_kernel<kFormat, kMostRows>,
+                                 multiprocessors, kFp8Threads,
+                                 Fp8Plan<kFormat, kMostRows>::kRequestBytes, stream, params);
+    };
+    if (params.most_rows <= 16) return launch_for.template operator()<16>();
+    if (params.most_rows <= 32) return launch_for.template operator()<32>();
+    return launch_for.template operator()<kTileRows>();
 }
 
 }  // namespace kd::mla_wgmma

@@ -1,12 +1,14 @@
-// Operand A of the fp8 loops, from the cache's bytes. Lane l has g = l / 4 and
-// q = l % 4; of a warp's 16 rows and 16 columns, word 0 of A is row g columns 2q, 2q + 1, word 1
-// row g + 8, word 2 row g columns 2q + 8, 2q + 9, word 3 row g + 8 of those.
+// Operand A of the fp8 loops, from the cache's bytes. Lane l has g = l / 4 and q = l % 4; of a
+// warp's 16 rows, words 0 and 2 of A are row g, words 1 and 3 row g + 8. f16: columns 2q, 2q + 1 in
+// words 0 and 1, columns 2q + 8, 2q + 9 in words 2 and 3; e4m3: columns 4q .. 4q + 3, and those
+// + 16.
 //
-// K, row = key: a word that ldmatrix returns has 4 values, dimensions 4q .. 4q + 3 of a block of
-// 16, taken as columns 2q, 2q + 1, 2q + 8, 2q + 9. Q is stored in the same order. V^T, row =
-// dimension: ldmatrix.trans returns dimensions 2g, 2g + 1 of keys 2q, 2q + 1; row g is taken as
-// dimension 2g of a block of 16, row g + 8 as dimension 2g + 1. So the results of one lane are
-// neighbours in a row of O.
+// K, row = key: what ldmatrix returns is A in e4m3. For f16 a word's 4 values, dimensions 4q ..
+// 4q + 3 of a block of 16, are taken as columns 2q, 2q + 1, 2q + 8, 2q + 9; Q is stored in the same
+// order. V^T, row = dimension: ldmatrix.trans returns dimensions 2g, 2g + 1 of keys 2q, 2q + 1; row
+// g is taken as dimension 2g of a block of 16, row g + 8 as dimension 2g + 1. So the results of one
+// lane are neighbours in a row of O. e4m3: of 16 keys, columns 2i and 2i + 1 are keys i and i + 8;
+// P is stored in the same order, which is that of a lane's scores.
 #pragma once
 
 #include "kernels/attn_verify_mla/wgmma/fp8_config.cuh"
@@ -29,18 +31,34 @@ __device__ __forceinline__ void hold(Operands<kProducts>& a) {
         asm volatile("" : "+r"(of[0]), "+r"(of[1]), "+r"(of[2]), "+r"(of[3])::"memory");
 }
 
-/// D[64, kRows] (+)= A B, B K-major.
-template <int32_t kRows>
-__device__ __forceinline__ void multiply(float (&d)[kRows / 2], const uint32_t (&a)[4], uint64_t b,
-                                         bool accumulate) {
-    if constexpr (kRows == 8) {
+/// D[64, kCount * 2 columns] (+)= A B of f16, 16 deep, B K-major.
+template <int32_t kCount>
+__device__ __forceinline__ void multiply_f16(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b,
+                                             bool accumulate) {
+    if constexpr (kCount == 4) {
         wgmma::rs_n8<true>(d, a, b, accumulate);
+    } else if constexpr (kCount == 8) {
+        wgmma::rs_n16<true>(d, a, b, accumulate);
+    } else if constexpr (kCount == 16) {
+        wgmma::rs_n32<true>(d, a, b, accumulate);
     } else {
         wgmma::rs_n64<true>(d, a, b, accumulate);
     }
 }
+/// The same of e4m3, 32 deep.
+template <int32_t kCount>
+__device__ __forceinline__ void multiply_e4m3(float (&d)[kCount], const uint32_t (&a)[4],
+                                              uint64_t b, bool accumulate) {
+    if constexpr (kCount == 8) {
+        wgmma::rs_n16_e4m3(d, a, b, accumulate);
+    } else if constexpr (kCount == 16) {
+        wgmma::rs_n32_e4m3(d, a, b, accumulate);
+    } else {
+        wgmma::rs_n64_e4m3(d, a, b, accumulate);
+    }
+}
 
-/// Operands K of 16 kProducts dimensions, a turn, and the words they are made of.
+/// Operands K of 16 kProducts dimensions, a turn, as f16, and the words they are made of.
 template <kdt_kv_format kFormat, int32_t kProducts>
 struct KeyOperands {
     using Row = Fp8Row<kFormat>;
@@ -72,15 +90,13 @@ struct KeyOperands {
         for (int32_t step = 0; step < kProducts; ++step) {
             if (bf16(turn)) {
                 const uint32_t* const four = words + 4 * step;
-                a[step][0] = ptx::bf16_to_f16(four[0]);
-                a[step][1] = ptx::bf16_to_f16(four[2]);
-                a[step][2] = ptx::bf16_to_f16(four[1]);
-                a[step][3] = ptx::bf16_to_f16(four[3]);
+#pragma unroll
+                for (int32_t i = 0; i < 4; ++i) a[step][i] = ptx::bf16_to_f16(four[i]);
                 continue;
             }
-            const uint32_t* const pair = words + step / 2 * 4 + step % 2;
+            const uint32_t* const pair = words + 2 * step;
             ptx::widen_e4m3(pair[0], a[step][0], a[step][2]);
-            ptx::widen_e4m3(pair[2], a[step][1], a[step][3]);
+            ptx::widen_e4m3(pair[1], a[step][1], a[step][3]);
             if constexpr (Row::kScaled) {
 #pragma unroll
                 for (int32_t i = 0; i < 4; ++i)
@@ -90,12 +106,22 @@ struct KeyOperands {
     }
 };
 
-/// Operands V^T of 16 dimensions a warp and 16 kProducts keys, from the words of ldmatrix.trans.
-/// `scales`: f16 pairs, of keys 8 i + 2 q + {0, 1}.
+/// Operand V^T of 16 dimensions a warp and 32 keys, e4m3, in place of the words of ldmatrix.trans.
+__device__ __forceinline__ void value_operand(uint32_t (&a)[4]) {
+#pragma unroll
+    for (int32_t i = 0; i < 4; i += 2) {
+        const uint32_t even = __byte_perm(a[i], a[i + 1], 0x6240);
+        a[i + 1] = __byte_perm(a[i], a[i + 1], 0x7351);
+        a[i] = even;
+    }
+}
+
+/// Operands V^T of 16 dimensions a warp and 16 kProducts keys as f16, from the words of
+/// ldmatrix.trans. `scales`: f16 pairs, of keys 8 i + 2 q + {0, 1}.
 template <kdt_kv_format kFormat, int32_t kProducts>
-__device__ __forceinline__ void value_operands(const uint32_t (&words)[2 * kProducts],
-                                               const uint32_t (&scales)[2 * kProducts],
-                                               Operands<kProducts>& a) {
+__device__ __forceinline__ void value_operands_f16(const uint32_t (&words)[2 * kProducts],
+                                                   const uint32_t (&scales)[2 * kProducts],
+                                                   Operands<kProducts>& a) {
 #pragma unroll
     for (int32_t i = 0; i < 2 * kProducts; ++i) {
         uint32_t& even = a[i / 2][i % 2 * 2];

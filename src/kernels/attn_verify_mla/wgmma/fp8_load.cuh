@@ -45,15 +45,15 @@ __device__ __forceinline__ void copy_stage(const AttnVerifyMlaParams& p, uint32_
                        Row::kBytes, full);
 }
 
-template <kdt_kv_format kFormat>
+template <kdt_kv_format kFormat, int32_t kMostRows>
 __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t shared,
                                          int32_t thread) {
-    using Plan = Fp8Plan<kFormat>;
+    using Plan = Fp8Plan<kFormat, kMostRows>;
     const int32_t warp = thread / 32;
     const FirstSlots<2 * kFp8Keys, 1> first_slots(p.workspace, thread);
     TileWalk<2 * kFp8Keys> walk(p);
     const bool few = few_rows(walk.unit, walk.unit_index, walk.units);
-    const uint32_t ring = shared + (few ? Plan::ring(kFewRows) : Plan::ring(kTileRows));
+    const uint32_t ring = shared + (few ? Plan::ring(kFewRows) : Plan::ring(kMostRows));
     const int32_t stages = few ? Plan::kFewStages : Plan::kStages;
     LoadStep now = look_up_step(walk, thread, &first_slots.slot[0]);
     LoadStep next = look_up_step(walk, thread);
@@ -61,9 +61,9 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
     uint32_t parity = 1;  // of the empty barrier's phase to wait for: all are free at first
     bool started = false;
     while (now.row.live) {
-        // Let Q be asked for behind the first tile, or it would queue behind all stages.
-        if (!started && warp >= 2) ptx::mbarrier_wait(shared + Plan::kQueryAsked, 0);
         const int32_t ahead = now.second ? warp : warp % 2;
+        // Let Q be asked for behind the first tile, or it would queue behind all stages.
+        if (!started && ahead >= 2) ptx::mbarrier_wait(shared + Plan::kQueryAsked, 0);
         const bool wraps = first + ahead >= stages;
         const int32_t stage = first + ahead - (wraps ? stages : 0);
         // A warp without a stage waits all the same: it could not tell a phase from the next but
@@ -75,7 +75,7 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
             copy_stage<kFormat>(p, ring + stage * Plan::kStageBytes,
                                 shared + Plan::kFull + 8 * stage, now.row.slot(p.batch.page_shift),
                                 thread % 32);
-        if (!started && warp < 2) ptx::mbarrier_wait(shared + Plan::kQueryAsked, 0);
+        if (!started) ptx::mbarrier_wait(shared + Plan::kQueryAsked, 0);
         started = true;
         first += now.second ? 4 : 2;
         if (first >= stages) {

@@ -1,8 +1,10 @@
 // A math warpgroup of the fp8 loops.
 #pragma once
 
+#include <utility>
+
 #include "kernels/attn_verify_mla/wgmma/fp8_query.cuh"
-#include "kernels/attn_verify_mla/wgmma/fp8_softmax.cuh"
+#include "kernels/attn_verify_mla/wgmma/fp8_scores.cuh"
 #include "kernels/cuda/reference_maximum.h"
 
 namespace kd::mla_wgmma {
@@ -16,19 +18,20 @@ struct RingTurn {
 };
 
 /// Works on units of up to kRows rows.
-template <kdt_kv_format kFormat, int32_t kRows>
+template <kdt_kv_format kFormat, int32_t kMostRows, int32_t kRows>
 struct Fp8Math {
-    using Plan = Fp8Plan<kFormat>;
+    using Plan = Fp8Plan<kFormat, kMostRows>;
     using Row = Fp8Row<kFormat>;
     using Scores = ColumnScores<kRows>;
     using Output = ColumnOutput<kRows>;
     using Rows = OfRows<kRows>;
+    using Products = Fp8Scores<kFormat, kMostRows, kRows>;
+    static constexpr bool kE4m3Scores = Plan::kE4m3;
+    static constexpr bool kE4m3Values = Plan::kE4m3 && !Row::kScaled;
     static constexpr int32_t kGroups = kRows / 8;
-    // Many rows take so many registers that only two products can be prepared at a time; few rows
-    // take so little of the tensor cores that it pays to prepare four.
-    static constexpr int32_t kProducts = kRows > kFewRows ? 2 : 4;  // issued together
-    static constexpr int32_t kDepth = 2;                            // of operands in use
-    static constexpr int32_t kAhead = kRows > kFewRows ? 1 : 2;  // turns that words are read ahead
+    static constexpr int32_t kProducts = F16Products<kRows>::kProducts;
+    static constexpr int32_t kDepth = F16Products<kRows>::kDepth;
+    static constexpr int32_t kAhead = F16Products<kRows>::kAhead;
 
     const AttnVerifyMlaParams& p;
     uint32_t shared;
@@ -39,8 +42,14 @@ struct Fp8Math {
 
     __device__ int32_t lane() const { return thread & 31; }
     __device__ int32_t warp() const { return thread >> 5; }
-    __device__ float scale() const { return Row::kScaled ? p.scale : p.scale * p.kv_scale; }
-    __device__ float to_log2() const { return score_factor(p, scale()); }
+    /// Scores to powers of two, but for e4m3 Q's own scale.
+    __device__ float to_log2() const {
+        return (Row::kScaled ? p.scale : p.scale * p.kv_scale) * kLog2E;
+    }
+    /// The same of what compute_scores makes.
+    __device__ float score_unit() const {
+        return kE4m3Scores || p.logit_cap > 0.0f ? 1.0f : to_log2();
+    }
     template <class Value = volatile float>
     __device__ Value* at(int32_t offset) const {
         return static_cast<Value*>(__cvta_shared_to_generic(shared + offset));
@@ -52,7 +61,7 @@ struct Fp8Math {
     }
     __device__ uint32_t stage_address(uint32_t stage) const {
         const bool low = kRows == kFewRows && few;
-        return shared + Plan::ring(low ? kFewRows : kTileRows) + stage * Plan::kStageBytes;
+        return shared + Plan::ring(low ? kFewRows : kMostRows) + stage * Plan::kStageBytes;
     }
     /// The ring's turn `count` stages on.
     __device__ RingTurn turn(uint32_t count) const {
@@ -69,60 +78,28 @@ struct Fp8Math {
 
     // ---- scores ---------------------------------------------------------------------------------
 
-    /// S^T of 16 keys, whose rows are at `keys`, for each warp.
+    /// S^T of 16 keys, whose rows are at `keys`, for each warp, in score_unit().
     __device__ __forceinline__ void compute_scores(uint32_t keys, Scores& s) const {
-        using Keys = KeyOperands<kFormat, kProducts>;
-        uint32_t scales[4][2] = {};  // of a group of 128 dimensions
-        if constexpr (Row::kScaled) {
+        if constexpr (kE4m3Scores) {
+            Products{shared, lane()}.e4m3(keys, s);
+            Rows factor;
+            read_rows(Plan::kScoreFactor, factor);
 #pragma unroll
-            for (int32_t i = 0; i < 2; ++i) {
-                const uint4 four =
-                    ptx::load_shared_128(keys + (lane() / 4 + 8 * i) * Row::kStride + kFp8Scales);
-                const uint32_t words[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-                for (int32_t of = 0; of < 4; ++of) {
-                    const float x = __uint_as_float(words[of]);
-                    scales[of][i] = ptx::pack_f16(x, x);
-                }
-            }
+            for (int32_t i = 0; i < kRows / 2; ++i) s[i] *= factor[i / 4 * 2 + i % 2];
+            if (p.logit_cap > 0.0f) cap_scores(1.0f, s);
+        } else {
+            Products{shared, lane()}.f16(keys, s);
+            if (p.logit_cap > 0.0f) cap_scores(to_log2(), s);
         }
-        const uint64_t query = wgmma::k_major(shared + Plan::kQ);
-        const uint32_t from = keys + key_offset(lane(), Row::kStride);
-        Operands<kProducts> a[kDepth];
-        typename Keys::Words words[kAhead];
-#pragma unroll
-        for (int32_t turn = 0; turn < kAhead; ++turn) Keys::read(from, turn, words[turn]);
-#pragma unroll
-        for (int32_t turn = 0; turn < Keys::kTurns; ++turn) {
-            auto& of = a[turn % kDepth];
-            if (turn >= kDepth) {
-                wgmma::wait<kDepth - 1>();
-                hold<kProducts>(of);
-            }
-            Keys::make(words[turn % kAhead], turn, scales[turn * Keys::kDims / 128 % 4], of);
-            if (turn + kAhead < Keys::kTurns) Keys::read(from, turn + kAhead, words[turn % kAhead]);
-            wgmma::fence();
-#pragma unroll
-            for (int32_t i = 0; i < kProducts; ++i) {
-                const int32_t step = turn * kProducts + i;
-                multiply<kRows>(s, of[i],
-                                query + step / 4 * (Plan::chunk_bytes(kRows) >> 4) + step % 4 * 2,
-                                step > 0);
-            }
-            wgmma::commit();
-        }
-        wgmma::wait<0>();
-#pragma unroll
-        for (auto& of : a) hold<kProducts>(of);
-        wgmma::touch(s);
     }
 
-    /// tanh(s * scale / cap), from an exponential: tanh.approx is too coarse for scores.
-    __device__ __forceinline__ void cap_scores(Scores& s) const {
-        constexpr float kTwoLog2E = 2.8853900817779268f;
-        const float inner = scale() / p.logit_cap * kTwoLog2E;
+    /// cap * tanh(s / cap) in powers of two, s times `unit` being in these; from an exponential:
+    /// tanh.approx is too coarse for scores.
+    __device__ __forceinline__ void cap_scores(float unit, Scores& s) const {
+        const float cap = p.logit_cap * kLog2E;
+        const float inner = 2.0f / p.logit_cap * unit;
 #pragma unroll
-        for (float& x : s) x = 1.0f - __fdividef(2.0f, 1.0f + ptx::exp2_approx(x * inner));
+        for (float& x : s) x = cap - __fdividef(2.0f * cap, 1.0f + ptx::exp2_approx(x * inner));
     }
 
     __device__ __forceinline__ void mask_scores(int32_t key, int32_t key_end, Scores& s) const {
@@ -160,8 +137,7 @@ struct Fp8Math {
     }
 
     /// Moves the references of rows that this step's scores exceed, and rescales what was summed.
-    __device__ __forceinline__ void move_references(const Scores& s, bool first, Rows& sums,
-                                                    Output& o) const {
+    __device__ __forceinline__ void move_references(const Scores& s, Rows& sums, Output& o) const {
         Rows top;
 #pragma unroll
         for (int32_t i = 0; i < 2 * kGroups; ++i)
@@ -175,8 +151,8 @@ struct Fp8Math {
             for (int32_t i = 1; i < 8; ++i) all = fmaxf(all, part[i * 64]);
             const float reference = at(Plan::kReference)[thread];
             float factor = 1.0f;
-            if (__fmaf_rn(all, to_log2(), -reference) > kLazyRescale) {
-                const float moved = all * to_log2();
+            if (__fmaf_rn(all, score_unit(), -reference) > kLazyRescale) {
+                const float moved = all * score_unit() - kHeadroom;
                 factor = ptx::exp2_approx(reference - moved);
                 at(Plan::kReference)[thread] = moved;
             }
@@ -188,7 +164,6 @@ struct Fp8Math {
 #pragma unroll
         for (int32_t i = 0; i < 2 * kGroups; ++i) {
             sums[i] *= factor[i];
-            if (first) continue;  // there is no O yet
 #pragma unroll
             for (auto& block : o) {
                 block[i / 2 * 4 + i % 2] *= factor[i];
@@ -205,56 +180,75 @@ struct Fp8Math {
 #pragma unroll
         for (int32_t i = 0; i < 2 * kGroups; ++i) {
             const float top = fmaxf(s[i / 2 * 4 + i % 2], s[i / 2 * 4 + 2 + i % 2]);
-            most = fmaxf(most, __fmaf_rn(top, to_log2(), -reference[i]));
+            most = fmaxf(most, __fmaf_rn(top, score_unit(), -reference[i]));
         }
         return most;
     }
 
-    /// P of rows 8 j + 2 q + {0, 1}, packed: keys g and g + 8.
-    __device__ __forceinline__ void exponentials(Scores& s, int32_t j, const Rows& reference,
-                                                 Rows& sums, uint32_t* words) const {
-        float* const x = s + 4 * j;
+    /// P of rows 8 j + 2 q + {0, 1} in place of their scores.
+    __device__ __forceinline__ void exponentials(float* x, const float* reference,
+                                                 float* sums) const {
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i)
-            x[i] = ptx::exp2_approx(__fmaf_rn(x[i], to_log2(), -reference[2 * j + i % 2]));
-        sums[2 * j] += x[0] + x[2];
-        sums[2 * j + 1] += x[1] + x[3];
-        words[0] = ptx::pack_f16(x[0], x[1]);
-        words[1] = ptx::pack_f16(x[2], x[3]);
+            x[i] = ptx::exp2_approx(__fmaf_rn(x[i], score_unit(), -reference[i % 2]));
+        sums[0] += x[0] + x[2];
+        sums[1] += x[1] + x[3];
+    }
+    /// What stmatrix stores of them: high and low parts, or, in f16, of keys 0..7 and 8..15.
+    __device__ __forceinline__ static uint2 probs_words(const float* x) {
+        if constexpr (kE4m3Values) {
+            const auto split =
+                ptx::SplitE4m3::of<kLowProbs>(ptx::pack_f16(x[0], x[2]), ptx::pack_f16(x[1], x[3]));
+            return {split.high, split.low};
+        } else {
+            return {ptx::pack_f16(x[0], x[1]), ptx::pack_f16(x[2], x[3])};
+        }
+    }
+    /// Where this lane points when it stores, transposed, the matrices of P of rows 0..7 and 8..15:
+    /// with e4m3 high parts of both, then low parts, with f16 keys 0..7 and 8..15 of the first,
+    /// then of the second.
+    __device__ __forceinline__ uint32_t probs_address() const {
+        const int32_t matrix = lane() / 8;
+        const uint32_t probs = shared + Plan::probs(kRows);
+        return kE4m3Values ? probs + copy_offset(matrix / 2 * kRows + matrix % 2 * 8 + lane() % 8,
+                                                 group * 4 + warp())
+                           : probs + group * kRows * 128 +
+                                 copy_offset(matrix / 2 * 8 + lane() % 8, 2 * warp() + matrix % 2);
     }
 
     /// P of this warpgroup's tile to shared memory.
     __device__ __forceinline__ void store_probs(Scores& s, Rows& sums) const {
         Rows reference;
         read_rows(Plan::kReference, reference);
-        const uint32_t to = shared + Plan::probs(kRows) + group * Plan::chunk_bytes(kRows) +
-                            probs_offset(warp(), lane());
+        const uint32_t to = probs_address();
         if constexpr (kGroups == 1) {
-            uint32_t words[2];
-            exponentials(s, 0, reference, sums, words);
-            ptx::store_matrix_pair_transposed(to, words[0], words[1]);
+            exponentials(s, reference, sums);
+            const uint2 words = probs_words(s);
+            ptx::store_matrix_pair_transposed(to, words.x, words.y);
         } else {
 #pragma unroll
             for (int32_t j = 0; j < kGroups; j += 2) {
-                uint32_t words[4];
-                exponentials(s, j, reference, sums, words);
-                exponentials(s, j + 1, reference, sums, words + 2);
-                ptx::store_matrices_transposed(to + j * 8 * 128, words[0], words[1], words[2],
-                                               words[3]);
+                uint2 words[2];
+#pragma unroll
+                for (int32_t i = 0; i < 2; ++i) {
+                    exponentials(s + 4 * (j + i), reference + 2 * (j + i), sums + 2 * (j + i));
+                    words[i] = probs_words(s + 4 * (j + i));
+                }
+                if constexpr (kE4m3Values) std::swap(words[0].y, words[1].x);
+                ptx::store_matrices_transposed(to + j * 8 * 128, words[0].x, words[0].y, words[1].x,
+                                               words[1].y);
             }
         }
     }
 
     /// Scores and softmax of the step of two tiles, or one, that begins at `key`.
-    __device__ __forceinline__ void score(int32_t key, bool first, bool mine, Rows& sums,
-                                          Output& o) {
+    __device__ __forceinline__ void score(int32_t key, bool mine, Rows& sums, Output& o) {
         Scores s;
         if (mine) {
             const RingTurn of_warp = turn(group * 2 + warp() / 2);
             ptx::mbarrier_wait(shared + Plan::kFull + 8 * of_warp.stage, of_warp.parity);
             compute_scores(stage_address(of_warp.stage) + warp() % 2 * 16 * Row::kStride, s);
             forget();
-            if (p.logit_cap > 0.0f) cap_scores(s);
             const UnitKeys keys = *unit_keys();
             const int32_t of_group = key + group * kFp8Keys;
             if (of_group + kFp8Keys > keys.free_of_mask) mask_scores(of_group, keys.end, s);
@@ -264,13 +258,59 @@ struct Fp8Math {
         }
         // All have accumulated the step before, too: its P and factors are free.
         if (ptx::named_barrier_any(kMathBarrier, kFp8MathThreads, excess(s) > kLazyRescale))
-            move_references(s, first, sums, o);
+            move_references(s, sums, o);
         if (mine) store_probs(s, sums);
         ptx::fence_async_proxy();
         meet();
     }
 
     // ---- accumulation ---------------------------------------------------------------------------
+
+    /// Where ldmatrix.trans of this lane points for this warpgroup's columns of 32 keys, the step's
+    /// stage `ahead`.
+    __device__ __forceinline__ uint32_t values_of(uint32_t ahead) const {
+        return stage_address(turn(ahead).stage) + lane() * Row::kStride + group * 256 + warp() * 16;
+    }
+    /// Gives back the step's stages [first, first + kCount): all that this warp wants of them has
+    /// been read.
+    template <int32_t kCount>
+    __device__ __forceinline__ void release(uint32_t first) const {
+        __syncwarp();
+#pragma unroll
+        for (int32_t i = 0; i < kCount; i += 2)
+            ptx::mbarrier_arrive_warp_at<kCount == 1 ? 1 : 2>(
+                shared + Plan::kEmpty, turn(first + i).stage, turn(first + i + 1).stage, lane());
+    }
+
+    /// O^T += V^T P^T of the step's kTiles tiles, this warpgroup's dimensions, in e4m3. That the
+    /// tiles are there follows from their P.
+    template <int32_t kTiles>
+    __device__ __forceinline__ void accumulate_e4m3(Output& o) const {
+        constexpr int32_t kReads = 2 * kTiles;  // of 32 keys
+        const uint64_t probs = wgmma::k_major(shared + Plan::probs(kRows));
+        uint32_t from[kReads];
+#pragma unroll
+        for (int32_t i = 0; i < kReads; ++i) from[i] = values_of(i);
+        take_sums<4, kReads, kRows>(  // a turn: 64 dimensions
+            [&](int32_t block, Operands<kReads>& a) {
+#pragma unroll
+                for (int32_t i = 0; i < kReads; ++i)
+                    ptx::load_matrices_transposed(a[i], from[i] + block * 64);
+#pragma unroll
+                for (auto& of : a) value_operand(of);
+                if (block == 3) release<kReads>(0);
+            },
+            [&](int32_t, const Operands<kReads>& a, float(&sum)[kRows]) {
+#pragma unroll
+                for (int32_t i = 0; i < kReads; ++i) multiply_e4m3(sum, a[i], probs + 2 * i, i > 0);
+            },
+            [&](int32_t block, const float(&sum)[kRows]) {
+#pragma unroll
+                for (int32_t i = 0; i < kRows / 2; ++i)
+                    o[block][i] += __fmaf_rn(sum[kRows / 2 + i], 1.0f / kLowProbs, sum[i]);
+                wgmma::touch(o[block]);  // or the additions would wait for those of all blocks
+            });
+    }
 
     /// Scales of 32 keys each whose rows begin at `rows`, as f16 pairs: of keys 8 i + 2 q + {0, 1}.
     /// `dims`: which 128 dimensions.
@@ -285,24 +325,20 @@ struct Fp8Math {
         }
     }
 
-    /// O^T += V^T P^T of the step's tile `tile`, this warpgroup's dimensions. That the tile is
-    /// there follows from its P.
-    __device__ __forceinline__ void accumulate(int32_t tile, bool first, Output& o) const {
+    /// The same in f16, of tile `tile` alone.
+    __device__ __forceinline__ void accumulate_f16(int32_t tile, Output& o) const {
         // A turn: 16 kProducts keys, one of the four blocks of 64 dimensions.
         constexpr int32_t kTurns = 16 / kProducts;
         constexpr int32_t kReads = kProducts / 2;  // of 32 keys
-        const uint32_t halves[2] = {turn(2 * tile).stage, turn(2 * tile + 1).stage};
-        const uint32_t column = group * 256 + warp() * 16;
-        const uint64_t p_tile =
-            wgmma::k_major(shared + Plan::probs(kRows) + tile * Plan::chunk_bytes(kRows));
+        const uint64_t probs = wgmma::k_major(shared + Plan::probs(kRows) + tile * kRows * 128);
+        const uint32_t from[2] = {values_of(2 * tile), values_of(2 * tile + 1)};  // of 32 keys each
         Operands<kProducts> a[kDepth];
         uint32_t words[kAhead][2 * kProducts];
         const auto read = [&](int32_t at) {
 #pragma unroll
             for (int32_t i = 0; i < kReads; ++i)
                 ptx::load_matrices_transposed(words[at % kAhead] + 4 * i,
-                                              stage_address(halves[at / 4 * kReads + i]) +
-                                                  lane() * Row::kStride + column + at % 4 * 64);
+                                              from[at / 4 * kReads + i] + at % 4 * 64);
         };
         uint32_t scales[2 * kProducts] = {};
 #pragma unroll
@@ -317,7 +353,7 @@ struct Fp8Math {
                     uint32_t of_keys[kReads];
 #pragma unroll
                     for (int32_t i = 0; i < kReads; ++i)
-                        of_keys[i] = stage_address(halves[at / 4 * kReads + i]);
+                        of_keys[i] = stage_address(turn(2 * tile + at / 4 * kReads + i).stage);
                     read_scales(of_keys, group * 2 + block / 2, scales);
                 }
             }
@@ -326,20 +362,15 @@ struct Fp8Math {
                 wgmma::wait<kDepth - 1>();
                 hold<kProducts>(of);
             }
-            value_operands<kFormat, kProducts>(words[at % kAhead], scales, of);
+            value_operands_f16<kFormat, kProducts>(words[at % kAhead], scales, of);
             if (at + kAhead < kTurns) read(at + kAhead);
-            if (block == 2) {  // all of these keys, and of their scales, has been asked for
-                __syncwarp();
-                const uint32_t first_half = halves[at / 4 * kReads];
-                const uint32_t last_half = halves[at / 4 * kReads + kReads - 1];
-                ptx::mbarrier_arrive_warp_at<kReads>(shared + Plan::kEmpty, first_half, last_half,
-                                                     lane());
-            }
+            // All of these keys, and of their scales, has been asked for.
+            if (block == 2) release<kReads>(2 * tile + at / 4 * kReads);
             wgmma::fence();
 #pragma unroll
             for (int32_t i = 0; i < kProducts; ++i) {
                 const int32_t step = at / 4 * kProducts + i;
-                multiply<kRows>(o[block], of[i], p_tile + step * 2, !first || step > 0);
+                multiply_f16(o[block], of[i], probs + step * 2, true);
             }
             wgmma::commit();
         }
@@ -403,16 +434,21 @@ struct Fp8Math {
         int32_t key = of_index.key_begin;
         const int32_t end = of_index.key_end;
         start(of_index, same_rows, started);
-        Output o;
+        Output o = {};
         Rows sums = {};
-        for (bool first = true; key < end; key += 2 * kFp8Keys, first = false) {
+        for (; key < end; key += 2 * kFp8Keys) {
             const bool second = end - key > kFp8Keys;
             forget();
-            score(key, first, group == 0 || second, sums, o);
-#pragma unroll 1
-            for (int32_t tile = 0; tile <= second; ++tile) {
+            score(key, group == 0 || second, sums, o);
+            if constexpr (kE4m3Values) {
                 forget();
-                accumulate(tile, first && tile == 0, o);
+                second ? accumulate_e4m3<2>(o) : accumulate_e4m3<1>(o);
+            } else {
+#pragma unroll 1
+                for (int32_t tile = 0; tile <= second; ++tile) {
+                    forget();
+                    accumulate_f16(tile, o);
+                }
             }
             ring = turn(second ? 4 : 2);
         }
@@ -430,8 +466,8 @@ struct Fp8Math {
                                           const Started& started) const {
         const int32_t tiles = (unit.key_end - unit.key_begin + kFp8Keys - 1) / kFp8Keys;
         if (!same_rows)
-            load_query<kRows>(p, unit, shared + Plan::kQ, group * 128 + thread, Row::kScaled,
-                              started);
+            load_query<kFormat, kMostRows, kRows>(p, unit, shared, group * 128 + thread, to_log2(),
+                                                  started);
         if (group == 0 && thread < kRows) {
             const UnitKeys keys = {unit.key_begin, unit.key_end,
                                    p.batch.sliding_window > 0 ? 0 : unit.seen_end};
@@ -449,7 +485,7 @@ struct Fp8Math {
 };
 
 /// The math warpgroup `group`: the block's units one after the other.
-template <kdt_kv_format kFormat>
+template <kdt_kv_format kFormat, int32_t kMostRows>
 __device__ __forceinline__ void math_fp8(const AttnVerifyMlaParams& p, uint32_t shared,
                                          int32_t group, int32_t thread) {
     WorkUnit unit = p.workspace.units[blockIdx.x];
@@ -460,22 +496,25 @@ __device__ __forceinline__ void math_fp8(const AttnVerifyMlaParams& p, uint32_t 
     const bool few = few_rows(unit, index, units);
     RingTurn ring;
     bool same_rows = false;
-    while (index < units) {
+    if (index >= units) return;
+    while (true) {
         const auto started = [&] {
             if (index != blockIdx.x) return;  // not the block's first
             __syncwarp();
-            ptx::mbarrier_arrive_warp(shared + Fp8Plan<kFormat>::kQueryAsked, thread % 32);
+            ptx::mbarrier_arrive_warp(shared + Fp8Plan<kFormat, kMostRows>::kQueryAsked,
+                                      thread % 32);
         };
         if (unit.rows <= kFewRows) {
-            ring = Fp8Math<kFormat, kFewRows>{p, shared, group, thread, few, ring}.run(
+            ring = Fp8Math<kFormat, kMostRows, kFewRows>{p, shared, group, thread, few, ring}.run(
                 index, unit, same_rows, started);
         } else {
-            ring = Fp8Math<kFormat, kTileRows>{p, shared, group, thread, few, ring}.run(
+            ring = Fp8Math<kFormat, kMostRows, kMostRows>{p, shared, group, thread, few, ring}.run(
                 index, unit, same_rows, started);
         }
-        const WorkUnit done = p.workspace.units[index];  // again: no registers for it in between
+        // Again, the number of units too: no registers for these in between.
+        const WorkUnit done = p.workspace.units[index];
         index = next_unit(done, index);
-        if (index >= units) break;
+        if (index >= p.workspace.header->units) break;
         unit = p.workspace.units[index];
         same_rows = unit.first_node * p.heads + unit.row_begin ==
                         done.first_node * p.heads + done.row_begin &&

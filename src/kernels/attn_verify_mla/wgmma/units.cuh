@@ -44,8 +44,8 @@ __device__ __forceinline__ uint32_t copy_offset(int32_t row, int32_t unit) {
     return row * 128 + ((unit ^ (row & 7)) << 4);
 }
 
-/// Walks the tiles of this block's units in order, kRest tiles further than each unit's keys.
-template <int32_t kKeys, int32_t kRest = 0>
+/// Walks the tiles of this block's units in order.
+template <int32_t kKeys>
 struct TileWalk {
     const AttnVerifyMlaParams& params;
     WorkUnit unit;
@@ -62,7 +62,7 @@ struct TileWalk {
     __device__ bool valid() const { return unit_index < units; }
     __device__ void next() {
         key += kKeys;
-        if (key < unit.key_end + kRest * kKeys) return;
+        if (key < unit.key_end) return;
         unit_index = next_unit(unit, unit_index);
         if (!valid()) return;
         unit = params.workspace.units[unit_index];
@@ -76,7 +76,6 @@ struct TileRow {
     int32_t page = 0;
     int32_t within = kNoKey;  // the page
     bool live = false;        // false: the block's units have no more tiles
-    bool empty = false;       // beyond the unit's keys
     bool fresh = false;       // the kernel before this may still be writing some of the tile's rows
 
     static constexpr int32_t kNoKey = -1;
@@ -106,16 +105,15 @@ struct FirstSlots {
 
 /// The row of this lane in the walk's next tile. `first_slot`: where the plan has it if the tile is
 /// of the block's first unit.
-template <int32_t kKeys, int32_t kRest>
-__device__ __forceinline__ TileRow look_up(TileWalk<kKeys, kRest>& walk, int32_t thread,
+template <int32_t kKeys>
+__device__ __forceinline__ TileRow look_up(TileWalk<kKeys>& walk, int32_t thread,
                                            const int32_t* first_slot = nullptr) {
     TileRow row;
     row.live = walk.valid();
     if (!row.live) return row;
     const WorkUnit& unit = walk.unit;
     const AttnBatchView& batch = walk.params.batch;
-    row.empty = walk.key >= unit.key_end;
-    row.fresh = !row.empty && (unit.path_node >= 0 || walk.key + kKeys > unit.context);
+    row.fresh = unit.path_node >= 0 || walk.key + kKeys > unit.context;
     if (first_slot && walk.unit_index == blockIdx.x) {
         row.page = *first_slot;
         row.within = TileRow::kSlot;
