@@ -73,6 +73,9 @@ struct Step {
     }
 };
 
+constexpr std::initializer_list<AttnEngine> kEngines = {
+    AttnEngine::wgmma_sm90, AttnEngine::mma_sync_sm90, AttnEngine::mma_sync_sm120};
+
 kdt_attn_shape mla_shape(int32_t heads) {
     kdt_attn_shape shape = {};
     shape.struct_bytes = sizeof shape;
@@ -424,12 +427,31 @@ TEST(AttnPlan, FastModeCoversEveryRowTileAndKeyTileOnce) {
         PlanRandom random(seed);
         Step step = random_step(random);
         if (random.one_in(4)) step.shape.splits = random.one_of({1, 2, 16, 64, 5000});
-        step.make_plan(random.one_of(
-            {AttnEngine::wgmma_sm90, AttnEngine::mma_sync_sm90, AttnEngine::mma_sync_sm120}));
+        step.make_plan(random.one_of(kEngines));
         expect_within_capacity(step);
         expect_fast_plan_covers(step);
         expect_row_tiles_fastest(step);
         if (testing::Test::HasFailure()) return;
+    }
+}
+
+TEST(AttnPlan, FastModeIgnoresTheDepth) {
+    Step step;
+    step.shape = mla_shape(32);
+    step.shape.kind = KDT_ATTN_GQA;
+    step.shape.kv_heads = 8;
+    step.shape.head_dim = 128;
+    step.add(4096, std::vector<int32_t>(16, 0));
+    step.make_plan();
+    const int32_t units = step.plan.header.units;
+    for (const int32_t depth : {-1, -20, -32, INT32_MIN, INT32_MAX}) {
+        SCOPED_TRACE(depth);
+        step.shape.max_depth = depth;
+        step.make_plan();
+        EXPECT_EQ(step.workspace.path_keys, 0);
+        EXPECT_EQ(step.plan_shape.path_keys, 0);
+        EXPECT_EQ(step.plan.header.units, units);
+        expect_fast_plan_covers(step);
     }
 }
 
@@ -442,7 +464,7 @@ TEST(AttnPlan, DeterministicRecipeIsAFunctionOfThePath) {
         if (step.requests() > 3) {  // the replay is slow on large plans
             step.shape.heads = step.shape.kv_heads = 1;
         }
-        step.make_plan();
+        step.make_plan(random.one_of(kEngines));
         expect_within_capacity(step);
         expect_deterministic_recipes(step, random);
         if (testing::Test::HasFailure()) return;

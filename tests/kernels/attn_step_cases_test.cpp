@@ -6,6 +6,8 @@
 #include <bit>
 #include <set>
 
+#include "kernels/attn_plan/attn_plan_ref.h"
+#include "kernels/attn_plan/attn_workspace.h"
 #include "kernels/attn_verify_gqa/attn_verify_gqa_cuda_cases.h"
 #include "kernels/attn_verify_mla/attn_verify_mla_cases.h"
 #include "kernels/cases/attn_step_ref.h"
@@ -95,6 +97,59 @@ TEST(AttnStepCases, TreesRespectTheDepth) {
         const AttnStep step = make_attn_step(test, 576);
         EXPECT_LE(step.deepest(), deepest);
     }
+}
+
+/// Of a plan of pairs, by the order of tiles in a block's ring (gqa_producer.cuh): tiles that pass
+/// between two that a consumer group takes one after the other, at most.
+int32_t most_tiles_passed(const AttnPlanResult& plan, const PlanShape& shape) {
+    int32_t most = 0;
+    for (int32_t block = 0; block < std::min(plan.header.runs, shape.multiprocessors); ++block) {
+        int32_t before = 0;  // tiles of the block's pairs so far
+        int32_t last[2] = {-1, -1};
+        for (int32_t u = 2 * block; u < plan.header.units;) {
+            const WorkUnit* pair = &plan.units[static_cast<size_t>(u)];
+            int32_t tiles[2];
+            for (int32_t g = 0; g < 2; ++g)
+                tiles[g] = ceil_div(pair[g].key_end - pair[g].key_begin, shape.tile_keys);
+            const bool same = pair[0].path_node < 0 && pair[0].key_begin == pair[1].key_begin &&
+                              pair[0].key_end == pair[1].key_end;
+            const int32_t by_turns = same ? 0 : std::min(tiles[0], tiles[1]);
+            const int32_t all = same ? tiles[0] : tiles[0] + tiles[1];
+            for (int32_t g = 0; g < 2; ++g) {
+                if (tiles[g] == 0) continue;
+                most = std::max(most, before + (by_turns > 0 ? g : 0) - last[g] - 1);
+                last[g] = before + (tiles[g] > by_turns ? all : 2 * by_turns - 1 + g) - 1;
+            }
+            before += all;
+            u = pair[0].next;
+        }
+    }
+    return most;
+}
+
+TEST(AttnStepCases, OfUnevenPairsPassARingOfTiles) {
+    constexpr int32_t kLongestRing = 12;
+    int32_t cases = 0;
+    for (const AttnVerifyGqaCudaCase& test : attn_verify_gqa_cuda_cases()) {
+        if (!test.name.starts_with("uneven_pairs")) continue;
+        SCOPED_TRACE(test.name);
+        ++cases;
+        const AttnVerifyGqaCudaInputs in = make_attn_verify_gqa_cuda_inputs(test);
+        kdt_attn_shape shape = in.shape;
+        shape.mode = KDT_ATTN_DETERMINISTIC;
+        shape.max_depth = in.step.deepest();
+        const AttnWorkspace workspace = attn_workspace(shape, in.step.requests(), in.step.nodes(),
+                                                       in.step.context[0], 132, nullptr);
+        const PlanShape plan = plan_shape(shape, workspace, 132, AttnEngine::wgmma_sm90);
+        const std::vector<int64_t> pages(in.step.context.size(), 0);
+        EXPECT_GT(most_tiles_passed(attn_plan_ref(plan, {.context = in.step.context,
+                                                         .node_start = in.step.node_start,
+                                                         .depth = in.step.depth,
+                                                         .pages_start = pages}),
+                                    plan),
+                  kLongestRing);
+    }
+    EXPECT_EQ(cases, 6);
 }
 
 }  // namespace

@@ -11,13 +11,12 @@
 namespace kd {
 namespace {
 
-constexpr int32_t kMaxDepth = kBoundaryKeys;       // so the boundary of p is p - 16, rounded down
 constexpr uint64_t kOtherIds = uint64_t{1} << 40;  // rows that are not on the path
 
 /// How the positions are attended to.
 struct Style {
     const char* name;
-    int32_t tail;    // nodes of the path before the position's own, at most
+    int32_t tail;    // nodes of the path before the position's own, at most; and max_depth at most
     int32_t others;  // other nodes of the tree, at most
     int32_t page_size;
     CasePages pages;
@@ -28,9 +27,9 @@ struct Style {
 constexpr Style kPlain = {"plain", 0, 0, 1, CasePages::shuffled, false, 0};
 constexpr Style kStyles[] = {
     {"plain, other pages", 0, 0, 64, CasePages::contiguous, true, 0},
-    {"chain", 16, 0, 16, CasePages::shuffled, true, 0},
-    {"tree", 16, 20, 1, CasePages::shuffled, true, 0},
-    {"large tree", 16, 100, 32, CasePages::shuffled, false, 0},
+    {"chain", 64, 0, 16, CasePages::shuffled, true, 0},
+    {"tree", 64, 20, 1, CasePages::shuffled, true, 0},
+    {"large tree", 64, 100, 32, CasePages::shuffled, false, 0},
     {"tree of siblings", 3, 12, 64, CasePages::shuffled, true, 7},
 };
 
@@ -40,9 +39,12 @@ struct PathRequest {
     int32_t node = 0;  // of the position
 };
 
-PathRequest path_request(CaseRandom& random, int32_t position, const Style& style) {
-    const int32_t before = std::min(style.tail == 0 ? 0 : random.below(style.tail + 1), position);
-    const int32_t others = style.others == 0 ? 0 : random.below(style.others + 1);
+PathRequest path_request(CaseRandom& random, int32_t position, const Style& style,
+                         int32_t max_depth) {
+    const int32_t tail = std::min(style.tail, max_depth);
+    const int32_t before = std::min(tail == 0 ? 0 : random.below(tail + 1), position);
+    const int32_t room = max_depth == 0 ? 0 : 127 - before;
+    const int32_t others = std::min(style.others == 0 ? 0 : random.below(style.others + 1), room);
     PathRequest request;
     request.spec.context = position - before;
     request.spec.context_id = 0;
@@ -61,7 +63,7 @@ PathRequest path_request(CaseRandom& random, int32_t position, const Style& styl
         if (!on_path[node]) {
             do {
                 parent = random.below(static_cast<int32_t>(node));
-            } while (depth[static_cast<size_t>(parent)] >= kMaxDepth);
+            } while (depth[static_cast<size_t>(parent)] >= max_depth);
         }
         depth.push_back(parent < 0 ? 0 : depth[static_cast<size_t>(parent)] + 1);
         request.spec.parents.push_back(parent);
@@ -87,7 +89,8 @@ struct Row {
 /// Values must also agree with the reference.
 template <class MakeCase>
 std::map<int32_t, Row> attend(MakeCase&& make_case, std::vector<int32_t> positions,
-                              const Style& style, uint32_t seed, kdt_attn_path path) {
+                              const Style& style, int32_t max_depth, uint32_t seed,
+                              kdt_attn_path path) {
     CaseRandom random(seed);
     if (style.shuffled) {
         for (size_t i = positions.size(); i > 1; --i) {
@@ -99,7 +102,7 @@ std::map<int32_t, Row> attend(MakeCase&& make_case, std::vector<int32_t> positio
     std::vector<int32_t> nodes;
     int32_t first = 0;
     for (const int32_t position : positions) {
-        PathRequest request = path_request(random, position, style);
+        PathRequest request = path_request(random, position, style, max_depth);
         nodes.push_back(first + request.node);
         first += static_cast<int32_t>(request.spec.parents.size());
         requests.push_back(std::move(request.spec));
@@ -109,7 +112,7 @@ std::map<int32_t, Row> attend(MakeCase&& make_case, std::vector<int32_t> positio
     kdt_attn_shape shape = on_device.shape();
     shape.path = path;
     shape.mode = KDT_ATTN_DETERMINISTIC;
-    shape.max_depth = kMaxDepth;
+    shape.max_depth = max_depth;
     shape.splits = style.splits;
     const AttnRun run = run_attn(on_device, shape);
     if (run.status == KDT_UNSUPPORTED) {
@@ -138,9 +141,9 @@ std::vector<int32_t> range(int32_t begin, int32_t end) {
     return positions;
 }
 
-/// Every position modulo 64; the first positions; where segments change their length, for either
-/// tile of the main loops.
-std::vector<std::vector<int32_t>> position_sets(const kdt_attn_shape& shape) {
+/// Every position modulo 64; the first positions, and those around the first boundaries; where
+/// segments change their length, for either tile of the main loops.
+std::vector<std::vector<int32_t>> position_sets(const kdt_attn_shape& shape, int32_t max_depth) {
     if (reduced_cases()) return {{0, 15, 16, 79, 80, 81, 300}};
     std::vector<int32_t> segments;
     for (const AttnEngine engine : {AttnEngine::wgmma_sm90, AttnEngine::mma_sync_sm90}) {
@@ -151,35 +154,38 @@ std::vector<std::vector<int32_t>> position_sets(const kdt_attn_shape& shape) {
             const int32_t then = segment_of(plan, boundary + kBoundaryKeys);
             if (then == keys || (left == 0 && then > keys)) continue;
             --left;
-            const int32_t first = boundary + 2 * kBoundaryKeys;  // of the new length
+            const int32_t first = boundary + kBoundaryKeys + max_depth;  // of the new length
             for (const int32_t p : range(first - 2, first + 3)) segments.push_back(p);
         }
     }
-    std::ranges::sort(segments);
-    segments.erase(std::ranges::unique(segments).begin(), segments.end());
     std::vector<int32_t> edges = range(0, 20);
-    for (const int32_t position : range(28, 52)) edges.push_back(position);
-    for (const int32_t position : range(108, 118)) edges.push_back(position);
+    for (const int32_t position : range(12, 36)) edges.push_back(position + max_depth);
+    for (const int32_t position : range(92, 102)) edges.push_back(position + max_depth);
+    for (std::vector<int32_t>* positions : {&edges, &segments}) {
+        std::ranges::sort(*positions);
+        positions->erase(std::ranges::unique(*positions).begin(), positions->end());
+    }
     return {range(300, 364), edges, segments};
 }
 
 template <class MakeCase>
-void expect_a_function_of_the_path(MakeCase&& make_case) {
+void expect_a_function_of_the_path(MakeCase&& make_case, int32_t max_depth) {
     CaseRandom random(1);
-    const std::vector<AttnRequestSpec> any = {path_request(random, 0, kPlain).spec};
+    const std::vector<AttnRequestSpec> any = {path_request(random, 0, kPlain, max_depth).spec};
     const kdt_attn_shape shape =
         AttnDeviceCase(make_case(make_attn_step(any, 1, kPlain.pages, false, 576, 1))).shape();
 
     for (const kdt_attn_path path : {KDT_PATH_WGMMA, KDT_PATH_MMA_SYNC}) {
         SCOPED_TRACE(name_of(path));
         uint32_t seed = 70;
-        for (const std::vector<int32_t>& positions : position_sets(shape)) {
-            const std::map<int32_t, Row> plain = attend(make_case, positions, kPlain, seed, path);
+        for (const std::vector<int32_t>& positions : position_sets(shape, max_depth)) {
+            const std::map<int32_t, Row> plain =
+                attend(make_case, positions, kPlain, max_depth, seed, path);
             if (plain.empty()) break;
             for (const Style& style : kStyles) {
                 SCOPED_TRACE(style.name);
                 for (const auto& [position, row] :
-                     attend(make_case, positions, style, ++seed, path)) {
+                     attend(make_case, positions, style, max_depth, ++seed, path)) {
                     EXPECT_TRUE(row == plain.at(position))
                         << "position " << position << " (modulo 64: " << position % 64
                         << ") depends on more than its path, seed " << seed;
@@ -188,7 +194,7 @@ void expect_a_function_of_the_path(MakeCase&& make_case) {
             // Alone in its batch.
             for (const size_t i : {size_t{0}, positions.size() / 2, positions.size() - 1}) {
                 const std::map<int32_t, Row> alone =
-                    attend(make_case, {positions[i]}, kStyles[2], ++seed, path);
+                    attend(make_case, {positions[i]}, kStyles[2], max_depth, ++seed, path);
                 ASSERT_EQ(alone.size(), 1u);
                 EXPECT_TRUE(alone.begin()->second == plain.at(positions[i]))
                     << "position " << positions[i] << " alone, seed " << seed;
@@ -210,37 +216,46 @@ TEST_F(AttnDeterministic, MlaIsAFunctionOfThePath) {
                        {12, KDT_KV_BF16}};
     for (const auto& of : tests) {
         SCOPED_TRACE(testing::Message() << of.heads << " heads, format " << of.format);
-        expect_a_function_of_the_path([&](AttnStep step) {
-            AttnVerifyMlaCase test;
-            test.heads = of.heads;
-            test.format = of.format;
-            test.step.seed = 7;  // of the rows: the same in all runs
-            return make_attn_verify_mla_inputs(test, std::move(step));
-        });
+        expect_a_function_of_the_path(
+            [&](AttnStep step) {
+                AttnVerifyMlaCase test;
+                test.heads = of.heads;
+                test.format = of.format;
+                test.step.seed = 7;  // of the rows: the same in all runs
+                return make_attn_verify_mla_inputs(test, std::move(step));
+            },
+            kBoundaryKeys);
     }
 }
 
 TEST_F(AttnDeterministic, GqaIsAFunctionOfThePath) {
+    // With the depth the keys of a path unit that a node has: 16, 32, 64, and 128, two tiles.
     struct {
         int32_t heads, kv_heads, dim, window;
         kdt_kv_format format;
-    } const tests[] = {{8, 2, 128, 0, KDT_KV_BF16},
-                       {7, 1, 64, 0, KDT_KV_FP8},
-                       {8, 2, 128, 100, KDT_KV_BF16},
-                       {6, 2, 256, 0, KDT_KV_BF16},
-                       {4, 4, 96, 9, KDT_KV_FP8}};
+        int32_t max_depth;
+    } const tests[] = {
+        {8, 2, 128, 0, KDT_KV_BF16, 16},   {8, 2, 128, 0, KDT_KV_FP8, 16},
+        {4, 4, 96, 0, KDT_KV_BF16, 16},    {4, 4, 96, 9, KDT_KV_FP8, 16},
+        {8, 2, 128, 100, KDT_KV_BF16, 16}, {7, 1, 64, 0, KDT_KV_FP8, 16},
+        {6, 2, 256, 0, KDT_KV_BF16, 16},   {8, 2, 128, 0, KDT_KV_BF16, 0},
+        {8, 2, 128, 0, KDT_KV_BF16, 40},   {8, 2, 128, 0, KDT_KV_BF16, 64},
+    };
     for (const auto& of : tests) {
-        SCOPED_TRACE(testing::Message() << "dim " << of.dim << ", window " << of.window);
-        expect_a_function_of_the_path([&](AttnStep step) {
-            AttnVerifyGqaCudaCase test;
-            test.heads = of.heads;
-            test.kv_heads = of.kv_heads;
-            test.head_dim = of.dim;
-            test.format = of.format;
-            test.sliding_window = of.window;
-            test.step.seed = 7;
-            return make_attn_verify_gqa_cuda_inputs(test, std::move(step));
-        });
+        SCOPED_TRACE(testing::Message() << "dim " << of.dim << ", format " << of.format
+                                        << ", window " << of.window << ", depth " << of.max_depth);
+        expect_a_function_of_the_path(
+            [&](AttnStep step) {
+                AttnVerifyGqaCudaCase test;
+                test.heads = of.heads;
+                test.kv_heads = of.kv_heads;
+                test.head_dim = of.dim;
+                test.format = of.format;
+                test.sliding_window = of.window;
+                test.step.seed = 7;
+                return make_attn_verify_gqa_cuda_inputs(test, std::move(step));
+            },
+            of.max_depth);
     }
 }
 

@@ -305,5 +305,19 @@ TEST_F(AttnErrors, WorkspaceGrowsWithTheStep) {
     }
 }
 
+TEST_F(AttnErrors, FastModeIgnoresTheDepth) {
+    AttnVerifyGqaCudaCase test;
+    test.step.requests = {{300, 9, CaseTree::random, CaseTail::heavy}};
+    AttnDeviceCase on_device(make_attn_verify_gqa_cuda_inputs(test));
+    for (const int32_t depth : {-20, std::numeric_limits<int32_t>::min()}) {
+        SCOPED_TRACE(depth);
+        kdt_attn_shape shape = on_device.shape();
+        shape.max_depth = depth;
+        const AttnRun run = run_attn(on_device, shape);
+        ASSERT_EQ(run.status, KDT_OK) << run.message;
+        EXPECT_TRUE(on_device.agrees(run.out, run.lse));
+    }
+}
+
 }  // namespace
 }  // namespace kd

@@ -369,5 +369,14 @@ TEST_F(AttnRaces, GqaRepeatsAreEqual) {
     }
 }
 
+TEST_F(AttnRaces, RepeatsOfUnevenPairsAreEqual) {
+    for (const AttnVerifyGqaCudaCase& test : attn_verify_gqa_cuda_cases()) {
+        if (!test.name.starts_with("uneven_pairs_7800")) continue;
+        SCOPED_TRACE(test.name);
+        const AttnDeviceCase on_device(make_attn_verify_gqa_cuda_inputs(test));
+        repeat(on_device, *shape_of(on_device, KDT_PATH_WGMMA, KDT_ATTN_DETERMINISTIC));
+    }
+}
+
 }  // namespace
 }  // namespace kd

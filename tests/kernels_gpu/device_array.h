@@ -48,8 +48,9 @@ class DeviceArray {
     void* data_ = nullptr;
 };
 
-/// KDT_GPU_CASES=sanitizer: as few cases as touch every kernel instance, each run once, and nothing
-/// that the kernels must not read is initialised, so that initcheck sees it.
+/// KDT_GPU_CASES=sanitizer: of the case lists, as few as touch every kernel instance, each run
+/// once, and nothing that the kernels must not read is initialised, so that initcheck sees it.
+/// Tests that repeat instances in steps of their own are left out by tools/run_gpu_tests.sh.
 inline bool reduced_cases() {
     const char* cases = std::getenv("KDT_GPU_CASES");
     return cases != nullptr && std::string_view(cases) == "sanitizer";

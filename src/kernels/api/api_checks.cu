@@ -47,11 +47,14 @@ kdt_status current_device(Device& device) {
 
 kdt_status engines_of(const kdt_attn_shape& shape, const Device& device, Engines& engines) {
     engines = {};
-    // The plan is made for the first of them.
+    // The plan is made for the first of them. No other reads one of pairs.
+    bool of_pairs = false;
     if (device.sm90 && shape.path != KDT_PATH_MMA_SYNC) {
         engines.engine[engines.count++] = AttnEngine::wgmma_sm90;
+        of_pairs =
+            shape.mode == KDT_ATTN_DETERMINISTIC && attn_takes_pairs(shape, AttnEngine::wgmma_sm90);
     }
-    if (shape.path != KDT_PATH_WGMMA) {
+    if (shape.path != KDT_PATH_WGMMA && !of_pairs) {
         engines.engine[engines.count++] =
             device.sm90 ? AttnEngine::mma_sync_sm90 : AttnEngine::mma_sync_sm120;
     }

@@ -172,8 +172,10 @@ constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEng
 
 /// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with
 /// any engine. Paths neither share a product of kBoundaryKeys keys nor, in part, a key tile: what
-/// is summed together of a row is the same wherever its path stands.
+/// is summed together of a row is the same wherever its path stands. Fast mode: 0, whatever
+/// max_depth is, which that mode ignores.
 constexpr int32_t attn_path_keys(const kdt_attn_shape& shape) {
+    if (shape.mode != KDT_ATTN_DETERMINISTIC) return 0;
     const int32_t tile_keys = least_tile_keys(shape);
     const int32_t most = (shape.max_depth + 2 * kBoundaryKeys - 1) / kBoundaryKeys * kBoundaryKeys;
     if (most > tile_keys) return (most + tile_keys - 1) / tile_keys * tile_keys;

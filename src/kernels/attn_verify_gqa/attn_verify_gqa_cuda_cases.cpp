@@ -186,6 +186,34 @@ void add_random(std::vector<AttnVerifyGqaCudaCase>& cases) {
     }
 }
 
+/// Deterministic mode: pairs in which one consumer's unit has many more tiles than the other's, and
+/// more pairs after them in the same block (132 multiprocessors): a unit alone, a shorter last
+/// segment, paths.
+void add_uneven_pairs(std::vector<AttnVerifyGqaCudaCase>& cases) {
+    struct Uneven {
+        int32_t requests, context, nodes, kv_heads, dim, format;
+        CaseTree tree;
+    };
+    const Uneven tests[] = {{1, 7800, 9, 32, 96, 0, chain},    {1, 7800, 9, 32, 96, 1, chain},
+                            {1, 7800, 9, 32, 128, 0, chain},   {1, 7800, 9, 32, 128, 1, chain},
+                            {2, 69206, 48, 8, 128, 0, random}, {1, 61571, 63, 32, 128, 0, random}};
+    for (const Uneven& of : tests) {
+        AttnVerifyGqaCudaCase test;
+        test.name = "uneven_pairs_" + std::to_string(of.context) + "_d" + std::to_string(of.dim) +
+                    "_" + kFormatNames[of.format];
+        test.heads = 32;
+        test.kv_heads = of.kv_heads;
+        test.head_dim = of.dim;
+        test.format = kFormats[of.format];
+        test.step.requests.assign(static_cast<size_t>(of.requests),
+                                  {of.context, of.nodes, of.tree, light});
+        test.step.page_size = 16;
+        test.step.deepest = 16;
+        test.step.seed = 1700;
+        cases.push_back(test);
+    }
+}
+
 /// More pairs of units than a device has multiprocessors, so that blocks take several; and one so
 /// long that a ring of stages goes round.
 void add_many_units(std::vector<AttnVerifyGqaCudaCase>& cases) {
@@ -219,6 +247,7 @@ std::span<const AttnVerifyGqaCudaCase> attn_verify_gqa_cuda_cases() {
         add_far_and_capped(all);
         add_random(all);
         add_many_units(all);
+        add_uneven_pairs(all);
         return all;
     }();
     return cases;

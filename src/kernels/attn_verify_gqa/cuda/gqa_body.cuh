@@ -163,7 +163,10 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                                             : GroupTiles::of_unit<Config>(unit, group);
         const uint32_t first_in_ring = tiles_before;
         tiles_before += tiles.in_ring;
-        if (tiles.count == 0) continue;  // stands beside a unit that is alone
+        if (tiles.count == 0) {  // stands beside a unit that is alone
+            ptx::named_barrier_sync(kConsumerBarrier, kConsumers);  // as behind normalise_and_store
+            continue;
+        }
         const uint32_t arrivals = tiles.shared ? 1 : kGroups;
         const AttnRequest request(params.batch, unit);
 
@@ -344,6 +347,10 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
         if constexpr (Config::kPairs) {
             if (walk.pairs) {
                 normalise_and_store<Config>(params, unit, o, running);
+                // A group sees only its own tiles land, and a parity tells a phase from the next
+                // one alone: where the other group has more tiles, the ring may be rounds behind
+                // what this one would wait for. Both have seen all of the pair's land after this.
+                if (!tiles.shared) ptx::named_barrier_sync(kConsumerBarrier, kConsumers);
                 continue;
             }
         }
