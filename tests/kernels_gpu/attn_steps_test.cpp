@@ -335,7 +335,7 @@ TEST_F(AttnRaces, MlaRepeatsAreEqual) {
         {{4095, 32, CaseTree::random, CaseTail::light},
          {70, 9, CaseTree::random, CaseTail::heavy},
          {0, 1, CaseTree::chain, CaseTail::light}},
-        {{4095, 3, CaseTree::random, CaseTail::light}, {70, 1, CaseTree::chain, CaseTail::heavy}}};
+        {{40950, 3, CaseTree::random, CaseTail::light}, {70, 1, CaseTree::chain, CaseTail::heavy}}};
     for (const kdt_kv_format format : {KDT_KV_BF16, KDT_KV_FP8, KDT_KV_FP8_MLA656}) {
         for (const std::vector<AttnRequestCase>& requests : batches) {
             SCOPED_TRACE(std::to_string(format) + ", " + std::to_string(requests.size()));

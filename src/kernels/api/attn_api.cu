@@ -58,6 +58,20 @@ kdt_status verify(const kdt_attn_shape& shape, const Step& step, void* out, floa
 
 }  // namespace
 
+/// AttnVerifyMlaParams::most_rows. With few rows P of an FP8 cache is multiplied in e4m3, where
+/// keys below 2^-19 of a row's largest vanish while the sum that it is divided by counts them: all
+/// errors have one sign, so that they grow with a unit's keys, to 0.25 % of a row at 2,048. Steps
+/// whose units may be longer take the kernel for all rows instead.
+int32_t most_rows(const kdt_attn_shape& shape, const kdt_attn_batch& batch,
+                  int32_t multiprocessors) {
+    constexpr int64_t kMostKeys = 2048;
+    const int64_t contexts = std::min(batch.requests, batch.max_nodes);
+    const int64_t keys = shape.splits > 0 ? int64_t{batch.max_context} / shape.splits
+                                          : contexts * batch.max_context / multiprocessors;
+    if (shape.mode == KDT_ATTN_DETERMINISTIC || keys > kMostKeys) return kTileRows;
+    return std::min(kTileRows, batch.max_nodes * shape.heads);
+}
+
 }  // namespace kd::api
 
 using namespace kd;
@@ -112,9 +126,7 @@ kdt_status kdt_attn_verify_mla(const kdt_attn_shape* shape, const kdt_attn_batch
         .workspace = step.workspace,
         .kv_format = static_cast<kdt_kv_format>(shape->kv_format),
         .heads = shape->heads,
-        .most_rows = shape->mode == KDT_ATTN_DETERMINISTIC
-                         ? kTileRows
-                         : std::min(kTileRows, batch->max_nodes * shape->heads),
+        .most_rows = most_rows(*shape, *batch, step.device.multiprocessors),
         .scale = t.scale,
         .logit_cap = t.logit_cap,
         .kv_scale = t.kv_scale,

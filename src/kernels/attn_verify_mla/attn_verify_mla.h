@@ -19,8 +19,8 @@ struct AttnVerifyMlaParams {
     AttnWorkspace workspace;
     kdt_kv_format kv_format;
     int32_t heads;
-    int32_t most_rows;  // of a unit, by the capacity; deterministic mode: kTileRows, so that all
-                        // steps use one kernel
+    int32_t most_rows;  // of a unit, by the capacity; kTileRows where units may be long, and in
+                        // deterministic mode, so that all steps use one kernel
     float scale;
     float logit_cap;  // 0: none
     float kv_scale;

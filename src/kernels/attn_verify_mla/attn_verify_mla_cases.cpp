@@ -189,6 +189,31 @@ void add_few_rows(std::vector<AttnVerifyMlaCase>& cases) {
                                     {2000, 1, chain, light}},
                        .seed = static_cast<uint32_t>(860 + f)};
         cases.push_back(ragged);
+
+        // Units of several steps: of two tiles, and of one in the end; once round the ring.
+        AttnVerifyMlaCase steps;
+        steps.name = std::string("few_rows_steps_") + kFormatNames[f];
+        steps.format = kFormats[f];
+        steps.step = {
+            .requests = {{2000, 1, chain, heavy}, {1500, 2, random, light}, {129, 1, chain, heavy}},
+            .seed = static_cast<uint32_t>(870 + f)};
+        steps.splits = 1;
+        steps.reduced = true;
+        cases.push_back(steps);
+        steps.name = std::string("few_rows_16_steps_") + kFormatNames[f];
+        steps.step.requests = {{2040, 2, random, heavy}};
+        cases.push_back(steps);
+        steps.name = std::string("few_rows_long_") + kFormatNames[f];
+        steps.step.requests = {{40000, 4, random, heavy}};
+        steps.splits = 0;
+        steps.reduced = false;
+        cases.push_back(steps);
+        // More units than blocks: 8 and 16 rows by turns, and the same rows again.
+        steps.name = std::string("few_rows_many_units_") + kFormatNames[f];
+        steps.step.requests = {
+            {9000, 2, random, heavy}, {9100, 1, chain, light}, {9200, 1, chain, heavy}};
+        steps.splits = 100;
+        cases.push_back(steps);
     }
 }
 

@@ -122,9 +122,11 @@ struct E4m3Scale {
 
     __device__ __forceinline__ explicit E4m3Scale(float top) {
         const int32_t exponent =
-            top == 0 ? 127 : min(max(static_cast<int32_t>(__float_as_uint(top) >> 23), 8), 253);
+            top == 0 ? 127 : min(max(static_cast<int32_t>(__float_as_uint(top) >> 23), 8), 254);
         up = __uint_as_float(static_cast<uint32_t>(261 - exponent) << 23);
-        down = __uint_as_float(static_cast<uint32_t>(exponent - 7) << 23);
+        // What saturates would hide that an infinity was there: the row's scores are NaN then.
+        down = __uint_as_float(top < INFINITY ? static_cast<uint32_t>(exponent - 7) << 23
+                                              : 0x7fc00000u);
     }
 };
 /// Two bf16 as f16: exact between 2^-14 and 65504.
