@@ -230,7 +230,8 @@ TEST_F(KvMoveCuda, ManyRepeatsOfACycleAreEqual) {
     const Inputs inputs(kCases[9]);
     const Device device(inputs);
     const std::vector<uint8_t> expected = inputs.expected(1);
-    for (int32_t i = 0; i < race_repeats(); ++i) {
+    // Each turn goes through the host: 5 ms.
+    for (int32_t i = 0; i < std::min(race_repeats(), 200); ++i) {
         device.bytes.write(inputs.bytes);
         ASSERT_TRUE(ok(kv_move_cuda(device.params, nullptr)));
         ASSERT_TRUE(same_bytes(device.bytes.read(), expected, inputs.test.slot_stride)) << i;

@@ -151,10 +151,10 @@ struct SegmentLevels {
 
 /// MLA: arithmetic is what a tile costs, so that fewer are better while they are short: a single
 /// node loses, 16 and more gain, because results are fewer. With bf16 on sm_90a two blocks share a
-/// segment of a step with few row tiles, so that it loses less (H200, 4k, 16k, 32k: one node 25, 13,
-/// 25 % above fast mode, 32 nodes 3, 22, 11); the more they share the more they wait for L2, at 64k
-/// one node 30 %, hence the limit. GQA in pairs: fewer where that leaves blocks for the paths and
-/// costs little (4k and 16k, 32 nodes: 14.3 us instead of 15.5, 26.7 instead of 28.8); few K/V
+/// segment of a step with few row tiles, so that it loses less (H200, 4k, 16k, 32k: one node 25,
+/// 13, 25 % above fast mode, 32 nodes 3, 22, 11); the more they share the more they wait for L2, at
+/// 64k one node 30 %, hence the limit. GQA in pairs: fewer where that leaves blocks for the paths
+/// and costs little (4k and 16k, 32 nodes: 14.3 us instead of 15.5, 26.7 instead of 28.8); few K/V
 /// heads have short steps, in which results count. Where V is converted, one consumer does not keep
 /// up with the memory: long segments are twice as many, for both. Other GQA waits for memory.
 constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEngine engine) {
