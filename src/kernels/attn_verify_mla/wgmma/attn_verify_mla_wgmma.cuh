@@ -3,19 +3,16 @@
 //   load        gathers the latent rows of 48 keys a stage (cp.async, one row at a time, whatever
 //               the page size) into one of three stages;
 //   score       S = Q K^T, softmax, P to shared memory;
-//   accumulate  two warpgroups, each O[64 rows, 256 columns] += P V of its half of the latent.
+//   accumulate  two warpgroups, each O[64 rows, 256 columns] += P V of its half of the latent; of a
+//               segment that two blocks share, each 128 columns of the block's half.
 //
 // Tensor cores stay busy because the score of the next tile runs beside the accumulation of this
-// one. The softmax looks for no tile's maximum: P is made relative to the row's reference that
-// stands, and made again where it shows that the reference has to move (reference_maximum.h). The
-// decision is the row's own, so its result depends on nothing but its keys.
-//
-// Beside products every trip to shared memory takes a warp some 150 clocks, so that what a tile
-// begins with is ready before: descriptors move from stage to stage instead of being computed, and
-// P has two places, so that nobody asks whether the last one is free.
+// one. The softmax keeps a row's reference maximum until a score exceeds it by kLazyRescale powers
+// of two, so that O is rescaled rarely; the decision is the row's own, so its result depends on
+// nothing but its keys.
 #pragma once
 
-#include "kernels/attn_verify_mla/wgmma/bf16_scores.cuh"
+#include "kernels/attn_verify_mla/wgmma/bf16_query.cuh"
 
 namespace kd::mla_wgmma {
 
@@ -33,43 +30,166 @@ __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shar
     TileRow now = look_up(walk, thread, &first.slot[0]);
     TileRow next = look_up(walk, thread, &first.slot[1]);
     TileRow later = look_up(walk, thread, &first.slot[2]);
-    uint32_t tile = 0;
-    for (; now.live; ++tile) {
-        const int32_t lane_slot = now.slot(p.batch.page_shift);
+    bool waited = false;
+    Turn<kStages> turn{0};
+    for (; now.live; ++turn.count) {
+        const int32_t lane_slot = now.slot();
         // Let Q be asked for in between, or it would queue behind all stages.
-        if (tile == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
-        if (now.fresh) ptx::grid_dependency_wait();  // again costs less than to remember it
-        const uint32_t stage = tile % kStages;
-        ptx::mbarrier_wait(shared + kBarrierEmpty + 8 * stage, tile / kStages & 1 ^ 1);
+        if (turn.count == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
+        if (now.fresh && !waited) {
+            ptx::grid_dependency_wait();
+            waited = true;
+        }
+        ptx::mbarrier_wait(shared + kBarrierEmpty + 8 * turn.stage(), turn.parity() ^ 1);
+        const uint32_t stage = shared + kKv + turn.stage() * kTileBytes;
 #pragma unroll
         for (int32_t step = 0; step < kKeys / 16; ++step) {
             const int32_t slot = __shfl_sync(0xffffffff, lane_slot, step * 4 + thread % 32 / 8);
             const bool valid = slot >= 0;
-            // The ABI keeps a slot's bytes below 2^32.
-            const std::byte* const row = kv + uint64_t{static_cast<uint32_t>(max(slot, 0))} *
-                                                  static_cast<uint32_t>(p.kv_slot_bytes);
-            const uint32_t to = shared + kKv + stage * kTileBytes +
-                                copy_offset(copy_row<kKeys>(thread, step), unit16);
+            const std::byte* row = kv + (valid ? slot * p.kv_slot_bytes : 0);
+            const uint32_t to = stage + copy_offset(copy_row<kKeys>(thread, step), unit16);
 #pragma unroll
             for (int32_t chunk = 0; chunk < kChunks; ++chunk)
                 ptx::copy_async_16(to + chunk * kChunkBytes, row + chunk * 128, valid, policy);
         }
-        ptx::mbarrier_arrive_on_copies(shared + kBarrierFull + 8 * stage);
+        ptx::mbarrier_arrive_on_copies(shared + kBarrierFull + 8 * turn.stage());
         now = next;
         next = later;
         later = look_up(walk, thread);
     }
-    if (tile == 1) ptx::named_barrier_sync(kQueryBarrier, 256);  // somebody has arrived
+    if (turn.count == 1) ptx::named_barrier_sync(kQueryBarrier, 256);  // somebody has arrived
 }
 
 // ---- score ------------------------------------------------------------------------------------
+
+/// Running softmax of one row; `sum` is this thread's share of it.
+struct RowState {
+    float maximum = -INFINITY;  // reference: at most kLazyRescale below the true maximum
+    float sum = 0.0f;
+
+    /// Takes the row's maximum over a tile; returns the factor of what was summed before.
+    __device__ float update(float tile_maximum) {
+        if (!(tile_maximum > maximum + kLazyRescale)) return 1.0f;
+        const float factor = ptx::exp2_approx(maximum - tile_maximum);
+        maximum = tile_maximum;
+        sum *= factor;
+        return factor;
+    }
+    __device__ float base() const { return maximum == -INFINITY ? 0.0f : maximum; }
+};
+
+/// S of a tile: rows r and r + 8 of this thread, 2 of every 8 keys.
+using Scores = float[kKeys / 2];
+
+/// tanh(s * scale / cap), from an exponential: tanh.approx is too coarse for scores.
+__device__ __forceinline__ void cap_scores(const AttnVerifyMlaParams& p, Scores& s) {
+    constexpr float kTwoLog2E = 2.8853900817779268f;
+    const float inner = p.scale / p.logit_cap * kTwoLog2E;
+#pragma unroll
+    for (float& x : s) x = 1.0f - __fdividef(2.0f, 1.0f + ptx::exp2_approx(x * inner));
+}
+
+/// What a row sees of a tile that begins `tail` keys behind the context (or before: negative), in
+/// fast mode: bit c for the tile's key c. `ancestors`: the node's words.
+__device__ __forceinline__ uint64_t tail_mask(uint64_t low, uint64_t high, int32_t tail) {
+    if (tail <= 0) return low << -tail | ((uint64_t{1} << -tail) - 1);
+    return tail < 64 ? low >> tail | high << 1 << (63 - tail) : high >> (tail - 64);
+}
+
+/// Fast mode: the mask of a tile that reaches beyond the context. The rows' ancestors are at
+/// `masks` in shared memory: in the step's last tiles it is what all others wait for.
+__device__ __forceinline__ void mask_tail(uint32_t masks, const WorkUnit& unit, int32_t key,
+                                          int32_t row, Scores& s) {
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        const uint4 words = ptx::load_shared_128(masks + (row + 8 * half) * 16);
+        uint64_t seen = tail_mask(words.x | uint64_t{words.y} << 32,
+                                  words.z | uint64_t{words.w} << 32, key - unit.context);
+        seen &= ~uint64_t{0} >> (64 - min(unit.key_end - key, 64));
+        seen >>= threadIdx.x % 4 * 2;
+        const auto low = static_cast<uint32_t>(seen);
+        const auto high = static_cast<uint32_t>(seen >> 32);
+#pragma unroll
+        for (int32_t i = 0; i < kKeys / 2; ++i) {
+            if ((i >> 1 & 1) != half) continue;
+            const int32_t column = i / 4 * 8 + i % 2;
+            if (((column < 32 ? low : high) >> column % 32 & 1) == 0) s[i] = -INFINITY;
+        }
+    }
+}
+
+/// Deterministic mode: which keys of a unit this thread's two rows see.
+struct SeenKeys {
+    int32_t depth[2] = {};  // in flight until a tile is masked
+    int32_t begin[2] = {};  // of a path unit: where the row's own path begins
+
+    __device__ SeenKeys(const AttnVerifyMlaParams& p, const WorkUnit& unit, int32_t row) {
+        if (unit.is_fast()) return;
+#pragma unroll
+        for (int32_t half = 0; half < 2; ++half) {
+            const int32_t node = (unit.row_begin + min(row + 8 * half, unit.rows - 1)) / p.heads;
+            depth[half] = p.batch.depth[unit.first_node + node];
+            if (unit.path_node >= 0) begin[half] = (node - unit.path_node) * p.batch.path_keys;
+        }
+    }
+
+    /// Of the tile that begins at `key`.
+    __device__ __forceinline__ void mask(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                                         int32_t key, Scores& s) const {
+        const int32_t own = key + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int32_t half = 0; half < 2; ++half) {
+            const int32_t position = unit.context + depth[half];
+            const int32_t boundary = path_boundary(position, p.batch.max_depth);
+            const int32_t end = unit.path_node >= 0 ? begin[half] + position + 1 - boundary
+                                                    : min(boundary, unit.key_end);
+#pragma unroll
+            for (int32_t i = 0; i < kKeys / 2; ++i) {
+                if ((i >> 1 & 1) != half) continue;
+                const int32_t column = i / 4 * 8 + i % 2;
+                if (column < begin[half] - own || column >= end - own) s[i] = -INFINITY;
+            }
+        }
+    }
+};
+
+/// S = Q K^T of the tile at `k_tile`; calls `between` when kHandOverAfter of its products are under
+/// way.
+template <class Between>
+__device__ __forceinline__ void compute_scores(uint32_t shared, uint32_t k_tile,
+                                               const QueryRegisters& q, Scores& s,
+                                               const Between& between) {
+    const uint64_t keys = wgmma::k_major(k_tile);
+    const uint64_t query = wgmma::k_major(shared + kQ);
+    wgmma::fence();
+#pragma unroll
+    for (int32_t step = 0; step < kSharedChunks * 4; ++step)
+        wgmma::ss_n48(s, query + step / 4 * (kQChunkBytes >> 4) + step % 4 * 2,
+                      keys + (kRegisterChunks + step / 4) * (kChunkBytes >> 4) + step % 4 * 2,
+                      step > 0);
+#pragma unroll
+    for (int32_t step = 0; step < kRegisterChunks * 4; ++step) {
+        if (step == kHandOverAfter - kSharedChunks * 4) between();
+        wgmma::rs_n48(s, q[step], keys + step / 4 * (kChunkBytes >> 4) + step % 4 * 2, true);
+    }
+    wgmma::commit();
+    wgmma::wait<0>();
+    wgmma::touch(s);
+}
+
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffff, x, 1);
+    return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
 
 /// The score warpgroup, one unit after the other.
 struct ScoreRole {
     const AttnVerifyMlaParams& p;
     uint32_t shared;
-    uint64_t query;  // descriptors of Q in shared memory and of the tile's keys
-    uint64_t keys;
     int32_t thread;
     float* row_scale;
     float* row_inverse;
@@ -77,15 +197,13 @@ struct ScoreRole {
     float to_log2;
     uint32_t p_row;  // where this lane's row of P goes for the first two groups of 8 keys
     int32_t first_row;
-    RingPlace place;
+    Turn<kStages> turn{0};
     uint32_t published = 0;  // tiles
 
     __device__ ScoreRole(const AttnVerifyMlaParams& params, std::byte* memory, uint32_t address,
                          int32_t of_role)
         : p(params),
           shared(address),
-          query(wgmma::k_major(__shfl_sync(0xffffffff, address + kQ, 0))),
-          keys(wgmma::k_major(__shfl_sync(0xffffffff, address + kKv, 0))),
           thread(of_role),
           row_scale(reinterpret_cast<float*>(memory + kRowScale)),
           row_inverse(reinterpret_cast<float*>(memory + kRowInverse)),
@@ -102,103 +220,86 @@ struct ScoreRole {
     }
 
     __device__ int32_t row() const { return first_row; }  // and row + 8
-    __device__ uint32_t full() const { return shared + kBarrierFull + 8 * place.stage; }
+    __device__ uint32_t full(Turn<kStages> of) const {
+        return shared + kBarrierFull + 8 * of.stage();
+    }
 
     /// Softmax of one tile: its P, packed, and the factor of what was accumulated before it.
     struct Published {
         uint32_t p[kKeys / 8][2];
         float factor[2];
-        bool rescale;  // the factor of some row of the warp may not be 1
     };
 
-    /// P of a tile relative to the references that stand; where it shows that a row's has to move,
-    /// made again. `first`: of the unit, so that all move.
-    __device__ __forceinline__ Published soften(const Scores& s, RowState (&rows)[2],
-                                                bool first) const {
-        Published out;
-        float sum[2] = {INFINITY, INFINITY};  // of this thread
-        const auto attempt = [&] {
-            float part[2][2] = {};  // two short chains a row
+    __device__ __forceinline__ Published soften(Scores& s, RowState (&rows)[2]) const {
+        float maximum[2][4];  // four chains a row: one warp a scheduler has nothing else to do
 #pragma unroll
-            for (int32_t j = 0; j < kKeys / 8; ++j) {
-                float e[4];
-#pragma unroll
-                for (int32_t i = 0; i < 4; ++i) {
-                    e[i] = ptx::exp2_approx(__fmaf_rn(s[4 * j + i], to_log2, -rows[i / 2].maximum));
-                    part[i / 2][i % 2] += e[i];
-                }
-                out.p[j][0] = ptx::pack_bf16(e[0], e[1]);
-                out.p[j][1] = ptx::pack_bf16(e[2], e[3]);
-            }
-            for (int32_t r = 0; r < 2; ++r) sum[r] = part[r][0] + part[r][1];
-        };
-        if (!first) attempt();
-        out.rescale = __any_sync(0xffffffff, fmaxf(sum[0], sum[1]) > kMostSum);
-        out.factor[0] = out.factor[1] = 1.0f;
-        if (out.rescale) [[unlikely]] {
-            float top[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-            for (int32_t i = 0; i < kKeys / 2; ++i) top[i >> 1 & 1] = fmaxf(top[i >> 1 & 1], s[i]);
-#pragma unroll
-            for (int32_t r = 0; r < 2; ++r) {
-                top[r] = quad_max(top[r]) * to_log2;
-                const uint32_t moving = __ballot_sync(0xffffffff, sum[r] > kMostSum);
-                // Whether the row's, that is of one of its four threads.
-                const bool own = (moving >> (thread % 32 & ~3) & 15) != 0 && top[r] > -INFINITY;
-                out.factor[r] = own ? ptx::exp2_approx(rows[r].maximum - top[r]) : 1.0f;
-                rows[r].maximum = own ? top[r] : rows[r].maximum;
-                rows[r].sum *= out.factor[r];
-            }
-            attempt();
+        for (int32_t i = 0; i < 4; ++i) {
+            maximum[0][i] = fmaxf(s[4 * i], s[4 * i + 1]);
+            maximum[1][i] = fmaxf(s[4 * i + 2], s[4 * i + 3]);
         }
-        for (int32_t r = 0; r < 2; ++r) rows[r].sum += sum[r];
+#pragma unroll
+        for (int32_t j = 4; j < kKeys / 8; ++j) {
+            maximum[0][j % 4] = fmaxf(maximum[0][j % 4], fmaxf(s[4 * j], s[4 * j + 1]));
+            maximum[1][j % 4] = fmaxf(maximum[1][j % 4], fmaxf(s[4 * j + 2], s[4 * j + 3]));
+        }
+        Published out;
+#pragma unroll
+        for (int32_t r = 0; r < 2; ++r) {
+            const float top =
+                fmaxf(fmaxf(maximum[r][0], maximum[r][1]), fmaxf(maximum[r][2], maximum[r][3]));
+            out.factor[r] = rows[r].update(quad_max(top) * to_log2);
+        }
+        const float base[2] = {rows[0].base(), rows[1].base()};
+        float sum[2][2] = {};  // two short chains a row
+#pragma unroll
+        for (int32_t i = 0; i < kKeys / 2; ++i) {
+            s[i] = ptx::exp2_approx(__fmaf_rn(s[i], to_log2, -base[i >> 1 & 1]));
+            sum[i >> 1 & 1][i & 1] += s[i];
+        }
+        rows[0].sum += sum[0][0] + sum[0][1];
+        rows[1].sum += sum[1][0] + sum[1][1];
 #pragma unroll
         for (int32_t j = 0; j < kKeys / 8; ++j) {
+            out.p[j][0] = ptx::pack_bf16(s[4 * j], s[4 * j + 1]);
+            out.p[j][1] = ptx::pack_bf16(s[4 * j + 2], s[4 * j + 3]);
             // Packed here, not when it is published: by then s is another tile's.
             asm volatile("" : "+r"(out.p[j][0]), "+r"(out.p[j][1]));
         }
         return out;
     }
 
-    /// Writes a tile's P where that of the tile before the last was. Its stage is full again, or
-    /// the last tile was waited for.
-    __device__ __forceinline__ void store_p(const Published& tile) const {
-        const uint32_t buffer = published & 1;
-        const uint32_t to = p_row + buffer * kPBytes;
+    /// Hands the P of a tile to the accumulation, once the tile before is accumulated.
+    __device__ __forceinline__ void publish(const Published& tile) {
+        const bool rescale =
+            __any_sync(0xffffffff, tile.factor[0] != 1.0f || tile.factor[1] != 1.0f);
+        ptx::mbarrier_wait(shared + kBarrierPEmpty, published++ & 1 ^ 1);
 #pragma unroll
         for (int32_t j = 0; j < kKeys / 8; j += 2)
-            ptx::store_matrices(to ^ (j << 4), tile.p[j][0], tile.p[j][1], tile.p[j + 1][0],
+            ptx::store_matrices(p_row ^ (j << 4), tile.p[j][0], tile.p[j][1], tile.p[j + 1][0],
                                 tile.p[j + 1][1]);
         if (thread % 4 == 0) {
-            row_scale[buffer * 64 + row()] = tile.factor[0];
-            row_scale[buffer * 64 + row() + 8] = tile.factor[1];
+            row_scale[row()] = tile.factor[0];
+            row_scale[row() + 8] = tile.factor[1];
         }
-        if (thread % 32 == 0) rescale_flag[buffer * 4 + thread / 32] = tile.rescale;
+        if (thread % 32 == 0) rescale_flag[thread / 32] = rescale;
         ptx::fence_async_proxy();
-    }
-
-    /// Hands it to the accumulation.
-    __device__ __forceinline__ void hand_over() {
         __syncwarp();
-        ptx::mbarrier_arrive_warp(shared + kBarrierPFull + 8 * (published & 1), thread % 32);
-        ++published;
+        ptx::mbarrier_arrive_warp(shared + kBarrierPFull, thread % 32);
     }
 
     __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const QueryRegisters& q,
                                                RowState (&rows)[2]) {
         const SeenKeys seen(p, unit, row());
         // Tensor cores serve whoever asks, and accumulation asks for more: started beside the next
-        // scores it would hold them up. So a tile's P is handed over when most of those are under
-        // way, if their keys are there.
+        // scores it would hold them up. So a tile's P is held back until those are done, if their
+        // keys are there.
         bool held = false;
         Published tile;
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys) {
             Scores s;
-            if (!held) ptx::mbarrier_wait(full(), place.parity);
-            if (held) store_p(tile);
-            asm volatile("" : "+l"(query));  // 16 descriptors made from it would not fit
-            compute_scores(query, keys, q, s, [&] {
-                if (held) hand_over();
+            if (!held) ptx::mbarrier_wait(full(turn), turn.parity());
+            compute_scores(shared, shared + kKv + turn.stage() * kTileBytes, q, s, [&] {
+                if (held) publish(tile);
             });
             if (p.logit_cap > 0.0f) cap_scores(p, s);
             if (key + kKeys > unit.seen_end) {
@@ -207,18 +308,11 @@ struct ScoreRole {
                 else
                     seen.mask(p, unit, key, s);
             }
-            place.next(keys);
-            const bool more = key + kKeys < unit.key_end;
-            const bool ahead = more && ptx::mbarrier_done(full(), place.parity);
-            tile = soften(s, rows, key == unit.key_begin);
-            held =
-                __all_sync(0xffffffff, ahead || (more && ptx::mbarrier_done(full(), place.parity)));
-            if (held) continue;
-            // Until the tile before is accumulated: so this warpgroup never is two units ahead.
-            const RingPlace before = place.two_before();
-            ptx::mbarrier_wait(shared + kBarrierEmpty + 8 * before.stage, before.parity);
-            store_p(tile);
-            hand_over();
+            tile = soften(s, rows);
+            ++turn.count;
+            held = __all_sync(0xffffffff, key + kKeys < unit.key_end &&
+                                              ptx::mbarrier_done(full(turn), turn.parity()));
+            if (!held) publish(tile);
         }
     }
 
@@ -348,43 +442,37 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     const float* const row_scale = reinterpret_cast<const float*>(memory + kRowScale);
     const float* const row_inverse = reinterpret_cast<const float*>(memory + kRowInverse);
     const int32_t* const rescale_flag = reinterpret_cast<const int32_t*>(memory + kRescaleFlag);
-    const uint64_t p_tile = wgmma::k_major(__shfl_sync(0xffffffff, shared + kP, 0));
-    uint64_t tile = wgmma::mn_major(__shfl_sync(0xffffffff, shared + kKv, 0), kChunkBytes);
+    const uint64_t p_tile = wgmma::k_major(shared + kP);
 
     WorkUnit unit = p.workspace.units[blockIdx.x];
     const int32_t units = p.workspace.header->units;
     ptx::grid_dependency_wait();  // the partials may still be read by the step before
-    RingPlace place;
-    uint32_t tiles = 0;
+    Turn<kStages> turn{0};
     uint32_t unit_count = 0;
     for (int32_t index = first_unit(p.workspace); index < units;
          index = next_unit(unit, index), ++unit_count) {
         if (index != blockIdx.x) unit = p.workspace.units[index];
         const uint32_t unit_parity = unit_count & 1;
         const LatentPart part(unit, half);
-        const int32_t chunk = __shfl_sync(0xffffffff, part.chunk, 0);
         float o[2][64];  // 128 columns each: one product cannot have 256 in a block of 512 threads
-        for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys) {
+        for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys, ++turn.count) {
             const bool first = key == unit.key_begin;
-            ptx::mbarrier_wait(shared + kBarrierFull + 8 * place.stage, place.parity);
-            const uint32_t buffer = tiles & 1;
-            ptx::mbarrier_wait(shared + kBarrierPFull + 8 * buffer, tiles >> 1 & 1);
-            ++tiles;
-            if (!first && *const_cast<const volatile int32_t*>(rescale_flag + buffer * 4 + warp)) {
-                const float factor[2] = {
-                    *const_cast<const volatile float*>(row_scale + buffer * 64 + row),
-                    *const_cast<const volatile float*>(row_scale + buffer * 64 + row + 8)};
+            ptx::mbarrier_wait(shared + kBarrierFull + 8 * turn.stage(), turn.parity());
+            ptx::mbarrier_wait(shared + kBarrierPFull, turn.count & 1);
+            if (!first && *const_cast<const volatile int32_t*>(rescale_flag + warp)) {
+                const float factor[2] = {*const_cast<const volatile float*>(row_scale + row),
+                                         *const_cast<const volatile float*>(row_scale + row + 8)};
 #pragma unroll
                 for (int32_t i = 0; i < 128; ++i) o[i / 64][i % 64] *= factor[i >> 1 & 1];
             }
-            const uint64_t p_now = p_tile + buffer * (kPBytes >> 4);
-            const uint64_t v_now = tile + chunk * (kChunkBytes >> 4);
+            const uint64_t v_tile = wgmma::mn_major(
+                shared + kKv + turn.stage() * kTileBytes + part.chunk * kChunkBytes, kChunkBytes);
             if (part.wide)
-                add_products<2>(p_now, v_now, !first, o);
+                add_products<2>(p_tile, v_tile, !first, o);
             else
-                add_products<1>(p_now, v_now, !first, o);
-            ptx::mbarrier_arrive_warp(shared + kBarrierEmpty + 8 * place.stage, lane);
-            place.next(tile);
+                add_products<1>(p_tile, v_tile, !first, o);
+            ptx::mbarrier_arrive_warp(shared + kBarrierPEmpty, lane);
+            ptx::mbarrier_arrive_warp(shared + kBarrierEmpty + 8 * turn.stage(), lane);
         }
         ptx::mbarrier_wait(shared + kBarrierFinal + 8 * unit_parity, unit_count >> 1 & 1);
         const float inverse[2] = {
@@ -410,20 +498,20 @@ __global__ void __launch_bounds__(kThreads, 1)
             ptx::mbarrier_init(shared + kBarrierFull + 8 * stage, 128);
             ptx::mbarrier_init(shared + kBarrierEmpty + 8 * stage, 8 * ptx::kWarpArrivals);
         }
-        for (int32_t parity = 0; parity < 2; ++parity) {
-            ptx::mbarrier_init(shared + kBarrierPFull + 8 * parity, 4 * ptx::kWarpArrivals);
+        ptx::mbarrier_init(shared + kBarrierPFull, 4 * ptx::kWarpArrivals);
+        ptx::mbarrier_init(shared + kBarrierPEmpty, 8 * ptx::kWarpArrivals);
+        for (int32_t parity = 0; parity < 2; ++parity)
             ptx::mbarrier_init(shared + kBarrierFinal + 8 * parity, 4 * ptx::kWarpArrivals);
-        }
         ptx::mbarrier_init_fence();
     }
     __syncthreads();
     // One if for the roles: the compiler gives each branch the registers it asks for.
     const int32_t role = threadIdx.x / 128;
     if (role == 0) {
-        ptx::setmaxnreg_decrease<32>();
+        ptx::setmaxnreg_decrease<40>();
         load(p, shared, thread_of_role());
     } else if (role == 1) {
-        ptx::setmaxnreg_increase<160>();
+        ptx::setmaxnreg_increase<152>();
         ScoreRole(p, memory, shared, thread_of_role()).run();
     } else {
         ptx::setmaxnreg_increase<160>();

@@ -8,30 +8,30 @@ namespace kd::mla_wgmma {
 
 inline constexpr int32_t kStages = 3;
 inline constexpr int32_t kKeys = kMlaWgmmaTileKeys;  // of a stage
-inline constexpr int32_t kRegisterChunks = 5;        // chunks of Q that the score warpgroup holds
+inline constexpr int32_t kRegisterChunks = 4;        // chunks of Q that the score warpgroup holds
 inline constexpr int32_t kSharedChunks = kChunks - kRegisterChunks;
 inline constexpr int32_t kChunkBytes = kKeys * 128;
 inline constexpr int32_t kTileBytes = kChunks * kChunkBytes;
 // Of the 36 products that make a tile's scores, those issued before the P of the tile before is
 // handed over (ScoreRole::unit_tiles).
-inline constexpr int32_t kHandOverAfter = 28;
+inline constexpr int32_t kHandOverAfter = 24;
 static_assert(kHandOverAfter >= kSharedChunks * 4 && kHandOverAfter < kChunks * 4);
 
 // Byte offsets from the 1024-byte-aligned start of shared memory.
 inline constexpr int32_t kQ = 0;  // [kSharedChunks]
 inline constexpr int32_t kKv = kQ + kSharedChunks * kQChunkBytes;
-inline constexpr int32_t kP = kKv + kStages * kTileBytes;  // [2], by tile
-inline constexpr int32_t kPBytes = kTileRows * 128;
-inline constexpr int32_t kRowScale = kP + 2 * kPBytes;             // float [2][64], beside P
-inline constexpr int32_t kRowInverse = kRowScale + 2 * 64 * 4;     // float [2][64], by unit parity
-inline constexpr int32_t kRescaleFlag = kRowInverse + 2 * 64 * 4;  // int32 [2][4 warps]
-inline constexpr int32_t kBarriers = kRescaleFlag + 2 * 16;
+inline constexpr int32_t kP = kKv + kStages * kTileBytes;
+inline constexpr int32_t kRowScale = kP + kTileRows * 128;         // float [64], for this tile
+inline constexpr int32_t kRowInverse = kRowScale + 64 * 4;         // float [2][64], by unit parity
+inline constexpr int32_t kRescaleFlag = kRowInverse + 2 * 64 * 4;  // int32 [4 warps]
+inline constexpr int32_t kBarriers = kRescaleFlag + 16;
 inline constexpr int32_t kBarrierFull = kBarriers;                     // [kStages] 128 copies
 inline constexpr int32_t kBarrierEmpty = kBarrierFull + 8 * kStages;   // [kStages] 8 warps
-inline constexpr int32_t kBarrierPFull = kBarrierEmpty + 8 * kStages;  // [2] 4 warps
-// [2] by unit parity, 4 warps: the score warpgroup may be a unit ahead
-inline constexpr int32_t kBarrierFinal = kBarrierPFull + 2 * 8;
-inline constexpr int32_t kTailMask = kBarrierFinal + 2 * 8;  // uint64 [64][2], ancestors of rows
+inline constexpr int32_t kBarrierPFull = kBarrierEmpty + 8 * kStages;  // 4 warps
+inline constexpr int32_t kBarrierPEmpty = kBarrierPFull + 8;           // 8 warps
+inline constexpr int32_t kBarrierFinal = kBarrierPEmpty + 8;  // [2] by unit parity: the score
+                                                              // warpgroup may be a unit ahead
+inline constexpr int32_t kTailMask = kBarrierFinal + 2 * 8;   // uint64 [64][2], ancestors of rows
 // A unit's results pass through shared memory, of each accumulating warp's 16 rows 32 columns at a
 // time.
 inline constexpr int32_t kOut = (kTailMask + 64 * 16 + 127) / 128 * 128;
@@ -40,33 +40,5 @@ inline constexpr int32_t kSharedBytes = kOut + 8 * kOutBytes;
 inline constexpr int32_t kSharedRequestBytes = kSharedBytes + 1024;  // for the alignment
 static_assert(kSharedRequestBytes <= 232448);
 static_assert(kChunkBytes % 1024 == 0 && kKeys % 16 == 0);
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-/// Where a role is in the ring: which stage, which phase. Counted, not computed from the number of
-/// tiles: what a tile begins with is waited for.
-struct RingPlace {
-    uint32_t stage = 0;
-    uint32_t parity = 0;
-
-    __device__ void next() {
-        const bool wraps = stage == kStages - 1;
-        stage = wraps ? 0 : stage + 1;
-        parity ^= wraps;
-    }
-    /// Two turns ago.
-    __device__ RingPlace two_before() const {
-        static_assert(kStages == 3);
-        const bool same_lap = stage == kStages - 1;
-        return {same_lap ? 0 : stage + 1, same_lap ? parity : parity ^ 1};
-    }
-    /// Also moves the descriptor of something in the stage.
-    __device__ void next(uint64_t& descriptor) {
-        constexpr uint32_t kUnits = kTileBytes >> 4;
-        descriptor =
-            stage == kStages - 1 ? descriptor - (kStages - 1) * kUnits : descriptor + kUnits;
-        next();
-    }
-};
-#endif
 
 }  // namespace kd::mla_wgmma

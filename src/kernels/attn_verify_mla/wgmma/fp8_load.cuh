@@ -73,8 +73,7 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
         if (now.row.fresh) ptx::grid_dependency_wait();  // again costs less than to remember it
         if (ahead == warp)
             copy_stage<kFormat>(p, ring + stage * Plan::kStageBytes,
-                                shared + Plan::kFull + 8 * stage, now.row.slot(p.batch.page_shift),
-                                thread % 32);
+                                shared + Plan::kFull + 8 * stage, now.row.slot(), thread % 32);
         if (!started) ptx::mbarrier_wait(shared + Plan::kQueryAsked, 0);
         started = true;
         first += now.second ? 4 : 2;

@@ -34,6 +34,14 @@ __device__ __forceinline__ int32_t thread_of_role() {
     return thread & 127;
 }
 
+/// What a tile counter says about the ring: which stage, which phase.
+template <int32_t kStages>
+struct Turn {
+    uint32_t count;
+    __device__ uint32_t stage() const { return count % kStages; }
+    __device__ uint32_t parity() const { return count / kStages & 1; }
+};
+
 /// Where thread `thread` of a warpgroup copies of a tile of kRows rows: 4 rows a warp and step, 8
 /// threads a 128-byte piece.
 template <int32_t kRows>
@@ -74,16 +82,12 @@ struct TileWalk {
 /// `page` is in flight until it is used, so that looking up costs nothing two tiles ahead.
 struct TileRow {
     int32_t page = 0;
-    int32_t within = kNoKey;  // the page
-    bool live = false;        // false: the block's units have no more tiles
-    bool fresh = false;       // the kernel before this may still be writing some of the tile's rows
+    int32_t shift = 0;
+    int32_t within = -1;  // -1: no such key
+    bool live = false;    // false: the block's units have no more tiles
+    bool fresh = false;   // the kernel before this may still be writing some of the tile's rows
 
-    static constexpr int32_t kNoKey = -1;
-    static constexpr int32_t kSlot = -2;  // `page` is the slot itself
-    __device__ int32_t slot(int32_t page_shift) const {
-        if (within == kNoKey) return -1;
-        return within == kSlot ? page : (page << page_shift) + within;
-    }
+    __device__ int32_t slot() const { return within < 0 ? -1 : (page << shift) + within; }
 };
 
 /// The slots that the plan has written down for this lane's rows of the block's first kTiles tiles.
@@ -116,7 +120,7 @@ __device__ __forceinline__ TileRow look_up(TileWalk<kKeys>& walk, int32_t thread
     row.fresh = unit.path_node >= 0 || walk.key + kKeys > unit.context;
     if (first_slot && walk.unit_index == blockIdx.x) {
         row.page = *first_slot;
-        row.within = TileRow::kSlot;
+        row.within = 0;
         walk.next();
         return row;
     }
@@ -124,7 +128,7 @@ __device__ __forceinline__ TileRow look_up(TileWalk<kKeys>& walk, int32_t thread
     const int32_t key = walk.key + thread / 32 * kWarpRows + thread % 32;
     if (thread % 32 < kWarpRows && key < unit.key_end) {
         const int32_t* from;
-        row.within = TileRow::kSlot;
+        row.within = 0;
         if (unit.path_node >= 0) {
             const AttnWorkspace& workspace = walk.params.workspace;
             from = workspace.path_slots +
@@ -132,8 +136,9 @@ __device__ __forceinline__ TileRow look_up(TileWalk<kKeys>& walk, int32_t thread
         } else if (key >= unit.context) {
             from = batch.tail_slots + unit.first_node + (key - unit.context);
         } else {
-            row.within = key & ((1 << batch.page_shift) - 1);
-            from = batch.pages + unit.pages_begin + (key >> batch.page_shift);
+            row.shift = batch.page_shift;
+            row.within = key & ((1 << row.shift) - 1);
+            from = batch.pages + unit.pages_begin + (key >> row.shift);
         }
         row.page = *from;
     }
