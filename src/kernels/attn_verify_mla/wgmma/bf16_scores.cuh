@@ -90,8 +90,7 @@ struct SeenKeys {
     }
 };
 
-/// S = Q K^T of the tile at `k_tile`; calls `between` when kHandOverAfter of its products are under
-/// way.
+/// S = Q K^T; calls `between` when kHandOverAfter of its products are under way.
 template <class Between>
 __device__ __forceinline__ void compute_scores(uint64_t query, uint64_t keys,
                                                const QueryRegisters& q, Scores& s,

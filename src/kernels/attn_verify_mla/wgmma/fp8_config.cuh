@@ -21,9 +21,9 @@
 // kernel, for all others. A third width in one kernel would make the compiler run out of registers
 // and put a wait behind every product; it says so (C7512).
 //
-// The softmax is that of the bf16 loop: a row's reference maximum moves only when a score exceeds
-// it by kLazyRescale powers of two, a decision of the row alone. Whether any row's moves is asked
-// in the barrier that the warpgroups meet at anyway.
+// A row's reference maximum moves only when a score exceeds it by kLazyRescale powers of two, a
+// decision of the row alone. Whether any row's moves is asked in the barrier that the warpgroups
+// meet at anyway.
 #pragma once
 
 #include "kernels/attn_verify_mla/wgmma/units.cuh"
