@@ -8,8 +8,8 @@ kv_move copies have to be read 16 bytes an instruction and thread or in bulk, wh
 or an edit did. So this fails on a kernel without such loads, on an asynchronous copy narrower than
 16 bytes, on more than a few 1- and 2-byte loads (a work unit has two such fields; rope_append needs
 them for rotary halves that are not aligned), and on local memory, which is where registers spill
-to. Loads of 4 and 8 bytes are page numbers, lengths, masks, log-sum-exps. attn_plan reads lists and
-lengths alone and may do as it likes. --table prints all loads of every kernel.
+to, and parameters and arrays that are indexed. Loads of 4 and 8 bytes are page numbers, lengths,
+masks, log-sum-exps; attn_plan reads those alone. --table prints all loads of every kernel.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def parse(lines: list[str]) -> list[Kernel]:
 
 def faults_of(kernel: Kernel) -> list[str]:
     family = kernel.family()
-    needed = NEEDED.get(family or "")
-    if needed is None:
+    if family is None:
         return []
     faults = []
-    if not any(re.match(needed, load) for load in kernel.loads):
+    needed = NEEDED[family]
+    if needed and not any(re.match(needed, load) for load in kernel.loads):
         faults.append(f"has no load like {needed}")
     narrow = sum(n for load, n in kernel.loads.items() if NARROW.search(load))
-    if narrow > FIELD_LOADS and family != "rope_append":
+    if narrow > FIELD_LOADS and needed and family != "rope_append":
         faults.append(f"loads 1 or 2 bytes at a time, in {narrow} places")
     for load, count in sorted(kernel.loads.items()):
         if load.startswith("LDGSTS") and "128" not in load:

@@ -56,8 +56,6 @@ kdt_status verify(const kdt_attn_shape& shape, const Step& step, void* out, floa
     return status_of(error, "launching the combine kernel");
 }
 
-}  // namespace
-
 /// AttnVerifyMlaParams::most_rows. With few rows P of an FP8 cache is multiplied in e4m3, where
 /// keys below 2^-19 of a row's largest vanish while the sum that it is divided by counts them: all
 /// errors have one sign, so that they grow with a unit's keys, to 0.25 % of a row at 2,048. Steps
@@ -75,6 +73,8 @@ int32_t most_rows(const kdt_attn_shape& shape, const kdt_attn_batch& batch,
         return kTileRows;
     return std::min(kTileRows, batch.max_nodes * shape.heads);
 }
+
+}  // namespace
 
 }  // namespace kd::api
 

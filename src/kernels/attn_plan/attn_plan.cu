@@ -31,7 +31,8 @@ __device__ int32_t request_of(const PlanCounts* first, int32_t requests, int32_t
 }
 
 // One block. Lengths, one request a warp; then the cut, one candidate a thread; then the lists.
-__global__ void __launch_bounds__(kPlanThreads) attn_plan_kernel(AttnPlanParams params) {
+__global__ void __launch_bounds__(kPlanThreads)
+    attn_plan_kernel(const __grid_constant__ AttnPlanParams params) {
     __shared__ PlanRequest s_request[kMostRequests];
     __shared__ PlanCounts s_counts[kMostRequests];
     __shared__ PlanCounts s_first[kMostRequests + 1];
