@@ -74,15 +74,19 @@ typedef enum kdt_attn_kind {
 } kdt_attn_kind;
 
 /* Products with FP8 caches run in f16: queries and rope keys are rounded to it (up to 65,504). On
- * sm_90a the scores of GQA with 96 or 128 dimensions run in e4m3 instead, each row of queries as
- * the sum of two e4m3 rows: exact for values above 2^-9 of the row's largest, the others to 2^-17
- * of it, and the sums to about 2^-13. */
+ * sm_90a the scores of GQA with 96 or 128 dimensions, and in fast mode those of MLA while max_nodes
+ * * heads is at most 32, run in e4m3 instead, each row of queries as the sum of two e4m3 rows:
+ * exact for values above 2^-9 of the row's largest, the others to 2^-17 of it, and the sums to
+ * about 2^-13. Those MLA steps with KDT_KV_FP8 also weigh V so: a key below 2^-19 of the row's
+ * largest weighs nothing. So in fast mode MLA's last bits depend on what a batch promises
+ * (max_nodes, max_context). */
 typedef enum kdt_kv_format {
     KDT_KV_BF16 = 0,
     KDT_KV_FP8 = 1,       /* e4m3, one float scale for K and one for V (MLA: one for the row) */
     KDT_KV_FP8_MLA656 = 2 /* MLA only, FlashMLA's layout: 512 e4m3, 4 float scales (of 128 values
-                             each), 64 bf16 rope values: 656 bytes a token. Scales are applied in
-                             f16: full precision from 6e-5 to 146 */
+                             each), 64 bf16 rope values: 656 bytes a token. Scales of V, and
+                             where products run in f16 of K, are applied in f16: full precision
+                             from 6e-5 to 146 */
 } kdt_kv_format;
 
 typedef enum kdt_attn_mode {

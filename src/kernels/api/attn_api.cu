@@ -62,15 +62,11 @@ kdt_status verify(const kdt_attn_shape& shape, const Step& step, void* out, floa
 /// whose units may be longer take the kernel for all rows instead.
 int32_t most_rows(const kdt_attn_shape& shape, const kdt_attn_batch& batch,
                   int32_t multiprocessors) {
-    // The kernels for few rows are not chosen before the few_rows_* cases, whose units have several
-    // tiles, have passed on a device (plans/0002).
-    constexpr bool kFewRowsVerified = false;
     constexpr int64_t kMostKeys = 2048;
     const int64_t contexts = std::min(batch.requests, batch.max_nodes);
     const int64_t keys = shape.splits > 0 ? int64_t{batch.max_context} / shape.splits
                                           : contexts * batch.max_context / multiprocessors;
-    if (!kFewRowsVerified || shape.mode == KDT_ATTN_DETERMINISTIC || keys > kMostKeys)
-        return kTileRows;
+    if (shape.mode == KDT_ATTN_DETERMINISTIC || keys > kMostKeys) return kTileRows;
     return std::min(kTileRows, batch.max_nodes * shape.heads);
 }
 
