@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 #include <vector>
 
 namespace kd {
@@ -76,6 +77,30 @@ TEST(AttnValues, RowsOfTheSameIdAreTheSame) {
         }
         EXPECT_NEAR(std::sqrt(squares / 576), 0.58, 0.06);
     }
+}
+
+TEST(AttnValues, QueryRowsHaveLargestValuesOfTheirOwn) {
+    std::set<float> largest;
+    int32_t zeros = 0;
+    int32_t in_latent = 0;
+    for (uint64_t id = 0; id < 40; ++id) {
+        for (int32_t head = 0; head < 8; ++head) {
+            float top = 0;
+            int32_t at = -1;
+            for (int32_t i = 0; i < 576; ++i) {
+                const float value = std::fabs(bf16_value(query_bits(5, id, head, 576, i)));
+                if (value <= top) continue;
+                top = value;
+                at = i;
+            }
+            largest.insert(top);
+            zeros += at < 0 ? 1 : 0;
+            in_latent += at >= 0 && at < 512 ? 1 : 0;
+        }
+    }
+    EXPECT_EQ(largest, (std::set<float>{0, 0.125, 0.25, 0.5, 1, 2, 4}));
+    EXPECT_NEAR(zeros, 320 / 16, 12);
+    EXPECT_NEAR(in_latent, 320 / 4, 30);
 }
 
 }  // namespace

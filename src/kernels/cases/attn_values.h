@@ -78,14 +78,14 @@ struct CaseRow {
     int64_t slot = 0;
     uint64_t id = 0;
     int32_t doublings = 0;  // all values times 2^doublings
-    float score_gain = 0;   // not 0: the last value of a key is such that every query's score is
-                            // about this much larger than the other values make it
+    float score_gain = 0;   // not 0: the last value of a key is such that the score of a plain
+                            // query is about this much larger than the other values make it
 };
 
-/// The last value of every query row; the others are in -1..1.
+/// The last value of a plain query row; the others are in -1..1. See query_bits().
 inline constexpr float kCaseLastQuery = 4;
 
-enum class CaseStream : uint32_t { key = 1, value = 2, query = 3, scale = 4 };
+enum class CaseStream : uint32_t { key = 1, value = 2, query = 3, query_row = 4 };
 
 constexpr uint64_t case_bits(uint32_t seed, CaseStream stream, uint64_t id, uint64_t index) {
     uint64_t x = (uint64_t{seed} << 8 | static_cast<uint64_t>(stream)) * 0x9e3779b97f4a7c15u;
@@ -173,10 +173,20 @@ constexpr void write_gqa_value(kdt_kv_format format, uint32_t seed, CaseStream s
 }
 
 /// Bits of value `i` of `dim` (the whole query, MLA: latent and rope) of one head of a query row.
+/// Kernels that scale each row by its largest value must take their own row's, and all of it: rows
+/// differ by powers of two, 1 to 2^-5; the largest value is the last, or in one row of four at any
+/// other place, 16 times as far from the rest; one row of 16 is zeros.
 constexpr uint16_t query_bits(uint32_t seed, uint64_t id, int32_t head, int32_t dim, int32_t i) {
-    if (i == dim - 1) return bf16_nearest(kCaseLastQuery);
-    return bf16_nearest(case_uniform(
-        case_bits(seed, CaseStream::query, id, static_cast<uint64_t>(head * dim + i))));
+    const uint64_t row = case_bits(seed, CaseStream::query_row, id, static_cast<uint64_t>(head));
+    if (row % 16 == 0) return 0;
+    const float own =
+        case_uniform(case_bits(seed, CaseStream::query, id, static_cast<uint64_t>(head * dim + i)));
+    float value = i == dim - 1 ? kCaseLastQuery : own;
+    if ((row >> 4) % 4 == 0) {
+        const auto place = static_cast<int32_t>((row >> 32) % static_cast<uint64_t>(dim - 1));
+        value = i == place ? (own < 0 ? -kCaseLastQuery : kCaseLastQuery) : value / 16;
+    }
+    return bf16_nearest(value / static_cast<float>(1 << (row >> 8) % 6));
 }
 
 }  // namespace kd
