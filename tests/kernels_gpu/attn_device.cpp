@@ -214,6 +214,15 @@ void AttnDeviceCase::set_step(AttnStep step) {
     batch_->write(step_);
 }
 
+void AttnDeviceCase::set_query(int32_t node, int32_t head, uint16_t bits) {
+    const int64_t value =
+        mla_ ? node * mla_tensors_.q_latent_node_stride + head * mla_tensors_.q_latent_head_stride
+             : node * gqa_tensors_.q_node_stride + head * gqa_tensors_.q_head_stride;
+    EXPECT_TRUE(
+        ok(cudaMemcpy(query_->data() + 2 * value, &bits, sizeof bits, cudaMemcpyHostToDevice)));
+    exact_ = false;
+}
+
 void AttnDeviceCase::rewrite_late(cudaStream_t stream) {
     if (!saved_query_) {
         const auto saved = [](const DeviceBytes& of) {

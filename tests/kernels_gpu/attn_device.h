@@ -102,6 +102,9 @@ class AttnDeviceCase {
     /// queries stay those of the node indices.
     void set_step(AttnStep step);
 
+    /// Overwrites the first value of one head of a node's query.
+    void set_query(int32_t node, int32_t head, uint16_t bits);
+
     /// Forgets the queries and the nodes' rows of the cache; a kernel on `stream` writes them
     /// again, late, and lets the next one start before. Not for slots that hold K and V side by
     /// side.

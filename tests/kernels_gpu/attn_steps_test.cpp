@@ -159,6 +159,25 @@ TEST_F(AttnGraphs, OfMlaReplaySmallerSteps) {
     }
 }
 
+/// What FP8 kernels for up to 16 and up to 32 rows are captured for.
+TEST_F(AttnGraphs, OfMlaReplaySmallerStepsOfFewRows) {
+    for (const kdt_kv_format format : {KDT_KV_FP8, KDT_KV_FP8_MLA656}) {
+        for (const int32_t heads : {3, 5}) {
+            SCOPED_TRACE(testing::Message() << "format " << format << ", heads " << heads);
+            AttnVerifyMlaCase test;
+            test.heads = heads;
+            test.format = format;
+            test.step = largest_step();
+            for (AttnRequestCase& request : test.step.requests) request.nodes = 2;
+            test.step.requests[1].nodes = 1;
+            AttnDeviceCase on_device(make_attn_verify_mla_inputs(test));
+            for_each_variant([&](kdt_attn_path path, kdt_attn_mode mode) {
+                replay_smaller_steps(on_device, path, mode);
+            });
+        }
+    }
+}
+
 TEST_F(AttnGraphs, OfGqaReplaySmallerSteps) {
     for (const int32_t window : {0, 150}) {
         SCOPED_TRACE(window);
@@ -236,6 +255,43 @@ bool is_nan_bf16(uint16_t bits) {
     return (bits & 0x7fff) > 0x7f80;
 }
 
+/// Calls `test` with a step of two requests for caches of all formats, MLA also with few rows.
+template <class Test>
+void for_each_kind(float logit_cap, const Test& test) {
+    AttnStepCase many;
+    many.requests = {{1000, 9, CaseTree::random, CaseTail::light},
+                     {300, 3, CaseTree::chain, CaseTail::light}};
+    many.deepest = 6;
+    AttnStepCase few;
+    few.requests = {{1000, 2, CaseTree::random, CaseTail::light},
+                    {300, 1, CaseTree::chain, CaseTail::light}};
+    for (const kdt_kv_format format : {KDT_KV_BF16, KDT_KV_FP8, KDT_KV_FP8_MLA656}) {
+        for (const AttnStepCase& step : {many, few}) {
+            SCOPED_TRACE(testing::Message()
+                         << "format " << format << ", nodes " << step.requests[0].nodes);
+            AttnVerifyMlaCase mla;
+            mla.heads = 5;
+            mla.format = format;
+            mla.logit_cap = logit_cap;
+            mla.step = step;
+            AttnDeviceCase on_device(make_attn_verify_mla_inputs(mla));
+            test(on_device);
+        }
+    }
+    for (const int32_t dim : {64, 128}) {
+        for (const kdt_kv_format format : {KDT_KV_BF16, KDT_KV_FP8}) {
+            SCOPED_TRACE(testing::Message() << "dim " << dim << ", format " << format);
+            AttnVerifyGqaCudaCase gqa;
+            gqa.head_dim = dim;
+            gqa.format = format;
+            gqa.logit_cap = logit_cap;
+            gqa.step = many;
+            AttnDeviceCase on_device(make_attn_verify_gqa_cuda_inputs(gqa));
+            test(on_device);
+        }
+    }
+}
+
 /// One key of request 0 is NaN, in the middle of its context: all of its rows see it, those of the
 /// other requests do not.
 void spoil_one_key(AttnDeviceCase& on_device) {
@@ -266,30 +322,44 @@ void spoil_one_key(AttnDeviceCase& on_device) {
 }
 
 TEST_F(AttnNan, OfOneKeyShowsInEveryRowThatSeesIt) {
-    AttnStepCase step;
-    step.requests = {{1000, 9, CaseTree::random, CaseTail::light},
-                     {300, 3, CaseTree::chain, CaseTail::light}};
-    step.deepest = 6;
-    for (const kdt_kv_format format : {KDT_KV_BF16, KDT_KV_FP8, KDT_KV_FP8_MLA656}) {
-        SCOPED_TRACE(format);
-        AttnVerifyMlaCase test;
-        test.heads = 8;
-        test.format = format;
-        test.step = step;
-        AttnDeviceCase on_device(make_attn_verify_mla_inputs(test));
-        spoil_one_key(on_device);
+    for (const float logit_cap : {0.0f, 30.0f}) {
+        if (reduced_cases() && logit_cap > 0) continue;
+        SCOPED_TRACE(logit_cap);
+        for_each_kind(logit_cap, spoil_one_key);
     }
-    for (const int32_t dim : {64, 128}) {
-        for (const kdt_kv_format format : {KDT_KV_BF16, KDT_KV_FP8}) {
-            SCOPED_TRACE(testing::Message() << "dim " << dim << ", format " << format);
-            AttnVerifyGqaCudaCase test;
-            test.head_dim = dim;
-            test.format = format;
-            test.step = step;
-            AttnDeviceCase on_device(make_attn_verify_gqa_cuda_inputs(test));
-            spoil_one_key(on_device);
+}
+
+/// One value of one row's query is NaN or infinite: that row is NaN, the others keep their bits.
+void spoil_one_query(AttnDeviceCase& on_device) {
+    constexpr uint16_t kNan = 0x7fc0, kInfinity = 0x7f80;
+    const int32_t heads = on_device.shape().heads;
+    for_each_variant([&](kdt_attn_path path, kdt_attn_mode mode) {
+        const std::optional<kdt_attn_shape> shape = shape_of(on_device, path, mode);
+        ASSERT_TRUE(shape);
+        if (!served(on_device, *shape)) return;
+        on_device.set_query(1, 2, 0);
+        const AttnRun sound = run_attn(on_device, *shape);
+        for (const uint16_t bits : {kNan, kInfinity}) {
+            SCOPED_TRACE(bits);
+            on_device.set_query(1, 2, bits);
+            const AttnRun run = run_attn(on_device, *shape);
+            ASSERT_EQ(run.status, KDT_OK) << run.message;
+            int64_t wrong = 0;
+            for (size_t i = 0; i < run.out.size(); ++i) {
+                const bool own = static_cast<int32_t>(i) / on_device.value_dim() == heads + 2;
+                wrong += own ? !is_nan_bf16(run.out[i]) : run.out[i] != sound.out[i];
+            }
+            for (size_t row = 0; row < run.lse.size(); ++row) {
+                const bool own = static_cast<int32_t>(row) == heads + 2;
+                wrong += own ? !std::isnan(run.lse[row]) : run.lse[row] != sound.lse[row];
+            }
+            EXPECT_EQ(wrong, 0);
         }
-    }
+    });
+}
+
+TEST_F(AttnNan, OfOneQueryShowsInItsRowAlone) {
+    for_each_kind(0, spoil_one_query);
 }
 
 class AttnRaces : public AttnGpuTest {};

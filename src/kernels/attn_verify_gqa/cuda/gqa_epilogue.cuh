@@ -125,16 +125,12 @@ __device__ __forceinline__ void load_query_raw(const AttnVerifyGqaCudaParams& pa
         }
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        // The largest value to [128, 256). Both powers are normal floats; zeros, which need none,
-        // get one that stays normal times the other factors.
-        const int32_t exponent =
-            top == 0 ? 127 : min(max(static_cast<int32_t>(__float_as_uint(top) >> 23), 8), 253);
-        scale[half] = __uint_as_float(static_cast<uint32_t>(exponent - 7) << 23);
-        const float up = __uint_as_float(static_cast<uint32_t>(261 - exponent) << 23);
+        const ptx::E4m3Scale own(top);
+        scale[half] = own.down;
 #pragma unroll
         for (int32_t i = 0; i < kSteps; ++i) {
 #pragma unroll
-            for (int32_t e = 0; e < 4; ++e) x[i][e] *= up;
+            for (int32_t e = 0; e < 4; ++e) x[i][e] *= own.up;
             const uint32_t high = ptx::pack_e4m3(x[i]);
             uint32_t two[2];
             ptx::widen_e4m3(high, two[0], two[1]);

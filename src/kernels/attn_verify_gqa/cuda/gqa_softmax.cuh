@@ -32,7 +32,7 @@ struct ScoreScale {
 
     /// tanh(x) = 1 - 2 / (1 + exp(2 x)): tanh.approx errs by 5e-4, too much for a capped score.
     __device__ __forceinline__ float capped(float twice) const {
-        const float e = ptx::exp2_approx(fminf(twice, 64.0f));
+        const float e = ptx::exp2_approx(twice);
         return cap_log2e * (1.0f - __fdividef(2.0f, 1.0f + e));
     }
 
