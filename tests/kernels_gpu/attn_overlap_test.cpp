@@ -45,14 +45,21 @@ AttnStepCase few_tiles() {
     return step;
 }
 
+AttnStepCase few_rows() {
+    AttnStepCase step;
+    step.requests = {{300, 2, CaseTree::random, CaseTail::light},
+                     {0, 1, CaseTree::chain, CaseTail::light}};
+    return step;
+}
+
 TEST_F(AttnOverlap, MlaWaitsForQueriesAndNodes) {
     for (const kdt_kv_format format : {KDT_KV_BF16, KDT_KV_FP8, KDT_KV_FP8_MLA656}) {
-        for (const int32_t heads : {1, 16}) {
+        for (const int32_t heads : {1, 5, 10, 16}) {
             SCOPED_TRACE(testing::Message() << "format " << format << ", heads " << heads);
             AttnVerifyMlaCase test;
             test.heads = heads;
             test.format = format;
-            test.step = few_tiles();
+            test.step = heads == 5 || heads == 10 ? few_rows() : few_tiles();
             AttnDeviceCase on_device(make_attn_verify_mla_inputs(test));
             expect_waits(on_device);
         }

@@ -180,6 +180,24 @@ void add_few_rows(std::vector<AttnVerifyMlaCase>& cases) {
             test.reduced = false;
             cases.push_back(test);
         }
+        // Rows of several nodes and parts of a node's heads in groups of 8 rows.
+        struct Heads {
+            int32_t heads, nodes, page_size;
+        };
+        for (const Heads& of :
+             {Heads{1, 32, 64}, {3, 5, 32}, {12, 2, 64}, {16, 1, 32}, {32, 1, 1}}) {
+            AttnVerifyMlaCase test;
+            test.name = "few_rows_h" + std::to_string(of.heads) + "_" + kFormatNames[f];
+            test.heads = of.heads;
+            test.format = kFormats[f];
+            test.step = {.requests = {{1100 + of.heads, of.nodes, random, heavy}},
+                         .page_size = of.page_size,
+                         .page_starts = of.nodes == 1,
+                         .seed = static_cast<uint32_t>(880 + of.heads + f)};
+            test.slot_padding = 16 * f;
+            test.fused_query = of.heads > 12;
+            cases.push_back(test);
+        }
         AttnVerifyMlaCase ragged;
         ragged.name = std::string("few_rows_ragged_") + kFormatNames[f];
         ragged.format = kFormats[f];
