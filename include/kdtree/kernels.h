@@ -73,13 +73,15 @@ typedef enum kdt_attn_kind {
     KDT_ATTN_GQA = 1
 } kdt_attn_kind;
 
-/* Products with FP8 caches run in f16: queries and rope keys are rounded to it (up to 65,504). On
- * sm_90a the scores of GQA with 96 or 128 dimensions, and in fast mode those of MLA while max_nodes
- * * heads is at most 32, run in e4m3 instead, each row of queries as the sum of two e4m3 rows:
- * exact for values above 2^-9 of the row's largest, the others to 2^-17 of it, and the sums to
- * about 2^-13. Those MLA steps with KDT_KV_FP8 also weigh V so: a key below 2^-19 of the row's
- * largest weighs nothing. So in fast mode MLA's last bits depend on what a batch promises
- * (max_nodes, max_context). */
+/* Products with FP8 caches run in f16: queries and rope keys are rounded to it (up to 65,504).
+ * KDT_PATH_WGMMA takes e4m3 products instead for the scores of GQA with 96 or 128 dimensions, and
+ * in fast mode for those of MLA (KDT_KV_FP8_MLA656: of its latent) while max_nodes * heads is at
+ * most 32 and the keys of a part at most 2,048: min(requests, max_nodes) * max_context over the
+ * device's multiprocessors, or max_context / splits. A row of queries is then the sum of two e4m3
+ * rows: exact for values from 2^-9 of the row's largest on, the others to 2^-17 of it, and the sums
+ * to about 2^-13. Those MLA steps with KDT_KV_FP8 weigh V so too: weights are rounded by up to
+ * 2^-8, and one below 2^-19 of the row's largest may count for nothing. So in fast mode MLA's last
+ * bits depend on what a batch promises (requests, max_nodes, max_context). */
 typedef enum kdt_kv_format {
     KDT_KV_BF16 = 0,
     KDT_KV_FP8 = 1,       /* e4m3, one float scale for K and one for V (MLA: one for the row) */

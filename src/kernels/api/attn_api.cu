@@ -58,8 +58,8 @@ kdt_status verify(const kdt_attn_shape& shape, const Step& step, void* out, floa
 
 /// AttnVerifyMlaParams::most_rows. With few rows P of an FP8 cache is multiplied in e4m3, where
 /// keys below 2^-19 of a row's largest vanish while the sum that it is divided by counts them: all
-/// errors have one sign, so that they grow with a unit's keys, to 0.25 % of a row at 2,048. Steps
-/// whose units may be longer take the kernel for all rows instead.
+/// errors have one sign, so that they grow with a unit's keys, to 0.4 % of a row at most at 2,048.
+/// Steps whose units may be longer take the kernel for all rows instead.
 int32_t most_rows(const kdt_attn_shape& shape, const kdt_attn_batch& batch,
                   int32_t multiprocessors) {
     constexpr int64_t kMostKeys = 2048;
