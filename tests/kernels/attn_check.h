@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -38,6 +39,7 @@ inline testing::AssertionResult attn_rows_agree(std::span<const uint16_t> out,
     };
     double error = 0;
     double norm = 0;
+    double worst_lse = 0;
     double worst_row = -1;
     size_t worst_row_at = 0;
     double worst_value = -1;
@@ -49,6 +51,7 @@ inline testing::AssertionResult attn_rows_agree(std::span<const uint16_t> out,
             const bool same =
                 std::isinf(want) ? got == want : std::fabs(got - want) <= tolerance.lse;
             if (!same) return failure_at(row) << "lse " << got << ", exact " << want;
+            if (std::isfinite(want)) worst_lse = std::max(worst_lse, std::fabs(got - want));
         }
         double row_error = 0;
         double row_norm = 0;
@@ -81,8 +84,8 @@ inline testing::AssertionResult attn_rows_agree(std::span<const uint16_t> out,
     }
     const double relative = norm > 0 ? std::sqrt(error / norm) : 0;
     if (relative <= tolerance.rel_l2 && worst_row <= tolerance.row_rel_l2) {
-        return testing::AssertionSuccess()
-               << "relative L2 " << relative << ", worst row " << worst_row;
+        return testing::AssertionSuccess() << "relative L2 " << relative << ", worst row "
+                                           << worst_row << ", worst lse " << worst_lse;
     }
     const auto heads = static_cast<size_t>(shape.heads);
     const auto dim = static_cast<size_t>(shape.dim);

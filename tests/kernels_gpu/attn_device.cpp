@@ -251,8 +251,7 @@ void AttnDeviceCase::rewrite_late(cudaStream_t stream) {
 }
 
 AttnTolerance AttnDeviceCase::tolerance() const {
-    return attn_tolerance(static_cast<kdt_kv_format>(shape_.kv_format),
-                          mla_ ? mla_tensors_.logit_cap : gqa_tensors_.logit_cap);
+    return attn_tolerance(static_cast<kdt_kv_format>(shape_.kv_format));
 }
 
 kdt_attn_batch AttnDeviceCase::batch(bool depth) const {

@@ -93,6 +93,6 @@ struct AttnTolerance {
     double row_rel_l2;  // of each row
     double lse;         // absolute
 };
-AttnTolerance attn_tolerance(kdt_kv_format format, float logit_cap);
+AttnTolerance attn_tolerance(kdt_kv_format format);
 
 }  // namespace kd
