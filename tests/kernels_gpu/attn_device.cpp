@@ -1,6 +1,7 @@
 #include "attn_device.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "attn_reference.h"
 #include "kernels/attn_verify_gqa/attn_verify_gqa_cuda_ref.h"
@@ -395,6 +396,16 @@ std::optional<kdt_attn_shape> shape_of(const AttnDeviceCase& on_device, kdt_attn
         shape.max_depth = std::min(64, deepest + (on_device.step().nodes() % 3) * 5);
     }
     return shape;
+}
+
+bool served(const AttnDeviceCase& on_device, const kdt_attn_shape& shape) {
+    const AttnRun run = run_attn(on_device, shape);
+    EXPECT_TRUE(run.status == KDT_OK || run.status == KDT_UNSUPPORTED) << run.message;
+    if (run.status == KDT_UNSUPPORTED) {
+        std::printf("skipped: %s, %s: %s\n", name_of(static_cast<kdt_attn_path>(shape.path)),
+                    name_of(static_cast<kdt_attn_mode>(shape.mode)), run.message.c_str());
+    }
+    return run.status == KDT_OK;
 }
 
 const char* name_of(kdt_attn_path path) {

@@ -162,6 +162,21 @@ std::optional<kdt_attn_shape> shape_of(const AttnDeviceCase& on_device, kdt_attn
 const char* name_of(kdt_attn_path path);
 const char* name_of(kdt_attn_mode mode);
 
+/// Runs `test(path, mode)` for all of them.
+template <class Test>
+void for_each_variant(Test&& test) {
+    for (const kdt_attn_path path : {KDT_PATH_WGMMA, KDT_PATH_MMA_SYNC}) {
+        for (const kdt_attn_mode mode : {KDT_ATTN_FAST, KDT_ATTN_DETERMINISTIC}) {
+            SCOPED_TRACE(testing::Message() << name_of(path) << ", " << name_of(mode));
+            test(path, mode);
+            if (testing::Test::HasFatalFailure()) return;
+        }
+    }
+}
+
+/// Whether the library serves the shape; if not, that is printed.
+bool served(const AttnDeviceCase& on_device, const kdt_attn_shape& shape);
+
 /// Skipped without a device, or after a test that broke the device's context.
 class AttnGpuTest : public GpuTest {
   protected:
