@@ -157,6 +157,24 @@ void add_far_and_capped(std::vector<AttnVerifyGqaCudaCase>& cases) {
     }
 }
 
+/// Units of many tiles, all along which references move.
+void add_climbing(std::vector<AttnVerifyGqaCudaCase>& cases) {
+    for (const int32_t dim : {64, 96, 128, 256}) {
+        for (int32_t f = 0; f < 2; ++f) {
+            AttnVerifyGqaCudaCase test;
+            test.name = "climbing_d" + std::to_string(dim) + "_" + kFormatNames[f];
+            test.head_dim = dim;
+            test.format = kFormats[f];
+            test.step = {.requests = {{2000, 20, random, light}},
+                         .page_size = 16,
+                         .climbing = true,
+                         .seed = static_cast<uint32_t>(1630 + dim + f)};
+            test.splits = 1;
+            cases.push_back(test);
+        }
+    }
+}
+
 /// Everything at random.
 void add_random(std::vector<AttnVerifyGqaCudaCase>& cases) {
     constexpr int32_t kDims[] = {64, 96, 128, 256};
@@ -245,6 +263,7 @@ std::span<const AttnVerifyGqaCudaCase> attn_verify_gqa_cuda_cases() {
         add_windows(all);
         add_long_and_batches(all);
         add_far_and_capped(all);
+        add_climbing(all);
         add_random(all);
         add_many_units(all);
         add_uneven_pairs(all);

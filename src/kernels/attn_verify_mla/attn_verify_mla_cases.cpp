@@ -235,6 +235,23 @@ void add_few_rows(std::vector<AttnVerifyMlaCase>& cases) {
     }
 }
 
+/// Units of many tiles, all along which references move.
+void add_climbing(std::vector<AttnVerifyMlaCase>& cases) {
+    for (int32_t f = 0; f < 3; ++f) {
+        for (const int32_t nodes : {2, 20}) {
+            AttnVerifyMlaCase test;
+            test.name = "climbing_t" + std::to_string(nodes) + "_" + kFormatNames[f];
+            test.format = kFormats[f];
+            test.step = {.requests = {{2000, nodes, random, light}},
+                         .page_size = 16,
+                         .climbing = true,
+                         .seed = static_cast<uint32_t>(900 + 10 * f + nodes)};
+            test.splits = 1;
+            cases.push_back(test);
+        }
+    }
+}
+
 /// Everything at random.
 void add_random(std::vector<AttnVerifyMlaCase>& cases) {
     for (uint32_t seed = 700; seed < 724; ++seed) {
@@ -290,6 +307,7 @@ std::span<const AttnVerifyMlaCase> attn_verify_mla_cases() {
         add_batches(all);
         add_far_and_capped(all);
         add_few_rows(all);
+        add_climbing(all);
         add_random(all);
         add_many_units(all);
         return all;

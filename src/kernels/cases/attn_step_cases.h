@@ -40,6 +40,7 @@ struct AttnStepCase {
     CasePages pages = CasePages::shuffled;
     bool page_starts = false;  // ragged page lists instead of one stride
     int32_t deepest = 127;     // no random tree grows deeper
+    bool climbing = false;     // of all requests: see AttnRequestSpec
     uint32_t seed = 1;
 };
 
@@ -50,6 +51,8 @@ struct AttnRequestSpec {
     uint64_t context_id = 0;         // position p holds the row of id context_id + p
     std::vector<uint64_t> node_ids;  // [nodes]
     CaseTail tail = CaseTail::plain;
+    bool climbing = false;  // every 61st row of the context weighs more than the one before it, in
+                            // the end e^12 times as much as others: maxima move all along
 };
 
 /// A step in host memory, and what its pool must hold. Slots that `rows` does not name stay
