@@ -159,6 +159,18 @@ std::optional<kdt_attn_shape> shape_of(const AttnDeviceCase& on_device, kdt_attn
 const char* name_of(kdt_attn_path path);
 const char* name_of(kdt_attn_mode mode);
 
+/// Runs `test(path, mode)` for all of them.
+template <class Test>
+void for_each_variant(Test&& test) {
+    for (const kdt_attn_path path : {KDT_PATH_WGMMA, KDT_PATH_MMA_SYNC}) {
+        for (const kdt_attn_mode mode : {KDT_ATTN_FAST, KDT_ATTN_DETERMINISTIC}) {
+            SCOPED_TRACE(testing::Message() << name_of(path) << ", " << name_of(mode));
+            test(path, mode);
+            if (testing::Test::HasFatalFailure()) return;
+        }
+    }
+}
+
 /// Skipped without a device, or after a test that broke the device's context.
 class AttnGpuTest : public GpuTest {
   protected:

@@ -12,9 +12,6 @@
 namespace kd {
 namespace {
 
-constexpr kdt_attn_path kPaths[] = {KDT_PATH_WGMMA, KDT_PATH_MMA_SYNC};
-constexpr kdt_attn_mode kModes[] = {KDT_ATTN_FAST, KDT_ATTN_DETERMINISTIC};
-
 class Stream {
   public:
     Stream() { EXPECT_TRUE(ok(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking))); }
@@ -47,18 +44,6 @@ AttnStep shrunk(const AttnStep& full, const std::vector<int32_t>& context,
         step.node_start.push_back(static_cast<int32_t>(step.tail_slots.size()));
     }
     return step;
-}
-
-/// Runs `test(path, mode)` for all of them and says in the end which ones no kernel serves.
-template <class Test>
-void for_each_variant(Test&& test) {
-    for (const kdt_attn_path path : kPaths) {
-        for (const kdt_attn_mode mode : kModes) {
-            SCOPED_TRACE(testing::Message() << name_of(path) << ", " << name_of(mode));
-            test(path, mode);
-            if (testing::Test::HasFatalFailure()) return;
-        }
-    }
 }
 
 /// Whether the library serves the shape; if not, that is printed.

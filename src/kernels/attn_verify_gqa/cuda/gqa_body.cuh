@@ -163,15 +163,13 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                                             : GroupTiles::of_unit<Config>(unit, group);
         const uint32_t first_in_ring = tiles_before;
         tiles_before += tiles.in_ring;
-        if (tiles.count == 0) {  // stands beside a unit that is alone
-            ptx::named_barrier_sync(kConsumerBarrier, kConsumers);  // as behind normalise_and_store
-            continue;
-        }
         const uint32_t arrivals = tiles.shared ? 1 : kGroups;
         const AttnRequest request(params.batch, unit);
 
         if constexpr (Config::kPairs) {
-            if (!same_rows) {
+            // A unit without keys, beside one that is alone, has no rows. Its group goes the same
+            // way, so that all meet at one place of the program.
+            if (!same_rows && tiles.count > 0) {
                 if constexpr (Config::kRawKeys)
                     load_query_raw<Config>(params, unit, first_row, lane, q, row_scale);
                 // Rows, and Q where registers allow it, are asked for before either is there.
