@@ -229,7 +229,10 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                 for (int32_t i = 0; i < 2; ++i)
                     visible[i] = visible_keys(rows[first_row + 8 * i], request.context, key_begin) &
                                  low_bits(unit.key_end - key_begin);
-                if (masked) mask_scores(s, visible, lane);
+                if (masked) {
+                    mask_scores(s, visible, lane);
+                    if constexpr (!kFirst) begin_rows(s, scale.factor, running);
+                }
             }
             return softmax<kFirst>(s, scale.factor, lane, running, probabilities, rescale);
         };
@@ -270,6 +273,8 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                         rescale_outputs();
                     pack();
                 }
+                // Read again rather than kept in registers, of which the loop needs all.
+                unit = list[walk.pairs ? u + group : u];
                 issue_output_wgmma<Config>(o, p, k_of(place) + Config::kMatrixBytes);
                 wgmma::wait<0>();
                 wgmma::touch(o);
