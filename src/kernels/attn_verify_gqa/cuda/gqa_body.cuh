@@ -219,20 +219,30 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
         float probabilities[Config::kKeys / 2];
         uint32_t p[kSteps][4];
         float rescale[2];
+        // kFirst: the unit's first tile, of a loop that has it in a place of its own.
         const auto soften = [&]<bool kFirst = false>(int32_t tile) {
             const int32_t key_begin = unit.key_begin + tile * Config::kKeys;
             const bool masked = key_begin < free_begin || key_begin + Config::kKeys > free_end;
-            if (scale.prepared || masked) [[unlikely]] {
+            const bool first = !Config::kOverlap && tile == tiles.first;
+            if (scale.prepared || masked || first) [[unlikely]] {
                 scale.prepare(s);
-                uint64_t visible[2];
-#pragma unroll
-                for (int32_t i = 0; i < 2; ++i)
-                    visible[i] = visible_keys(rows[first_row + 8 * i], request.context, key_begin) &
-                                 low_bits(unit.key_end - key_begin);
                 if (masked) {
+                    uint64_t visible[2];
+#pragma unroll
+                    for (int32_t i = 0; i < 2; ++i)
+                        visible[i] = visible_keys(rows[first_row + 8 * i], key_begin);
+                    if (key_begin + Config::kKeys > request.context) {
+#pragma unroll
+                        for (int32_t i = 0; i < 2; ++i)
+                            visible[i] |=
+                                visible_nodes(rows[first_row + 8 * i], key_begin - request.context);
+                    }
+                    const uint64_t keys = low_bits(unit.key_end - key_begin);
+#pragma unroll
+                    for (int32_t i = 0; i < 2; ++i) visible[i] &= keys;
                     mask_scores(s, visible, lane);
-                    if constexpr (!kFirst) begin_rows(s, scale.factor, running);
                 }
+                if constexpr (!kFirst) begin_rows(s, scale.factor, running);
             }
             return softmax<kFirst>(s, scale.factor, lane, running, probabilities, rescale);
         };
