@@ -8,32 +8,29 @@ namespace {
 class AttnOverlap : public AttnGpuTest {};
 
 void expect_waits(AttnDeviceCase& on_device) {
-    for (const kdt_attn_path path : {KDT_PATH_WGMMA, KDT_PATH_MMA_SYNC}) {
-        for (const kdt_attn_mode mode : {KDT_ATTN_FAST, KDT_ATTN_DETERMINISTIC}) {
-            SCOPED_TRACE(testing::Message() << name_of(path) << ", " << name_of(mode));
-            std::optional<kdt_attn_shape> shape = shape_of(on_device, path, mode);
-            ASSERT_TRUE(shape);
-            shape->splits = 1;  // units of several tiles, whichever of them the nodes are in
-            const AttnRun expected = run_attn(on_device, *shape);
-            if (expected.status == KDT_UNSUPPORTED) continue;
-            ASSERT_EQ(expected.status, KDT_OK) << expected.message;
+    for_each_variant([&](kdt_attn_path path, kdt_attn_mode mode) {
+        std::optional<kdt_attn_shape> shape = shape_of(on_device, path, mode);
+        ASSERT_TRUE(shape);
+        shape->splits = 1;  // units of several tiles, whichever of them the nodes are in
+        const AttnRun expected = run_attn(on_device, *shape);
+        if (expected.status == KDT_UNSUPPORTED) return;
+        ASSERT_EQ(expected.status, KDT_OK) << expected.message;
 
-            const kdt_attn_batch batch = on_device.batch(true);
-            size_t bytes = 0;
-            ASSERT_EQ(kdt_attn_workspace_bytes(&*shape, batch.requests, batch.max_nodes,
-                                               batch.max_context, &bytes),
-                      KDT_OK);
-            const AttnScratch scratch(bytes);
-            const AttnOutputs outputs(on_device.rows(), on_device.value_dim());
-            ASSERT_EQ(on_device.plan(*shape, batch, scratch, nullptr), KDT_OK);
-            for (int32_t i = 0; i < 3; ++i) {
-                on_device.rewrite_late(nullptr);
-                ASSERT_EQ(on_device.verify(*shape, batch, outputs, true, scratch, nullptr), KDT_OK);
-                EXPECT_TRUE(outputs.read_out(on_device.rows()) == expected.out) << i;
-                EXPECT_TRUE(outputs.read_lse(on_device.rows()) == expected.lse) << i;
-            }
+        const kdt_attn_batch batch = on_device.batch(true);
+        size_t bytes = 0;
+        ASSERT_EQ(kdt_attn_workspace_bytes(&*shape, batch.requests, batch.max_nodes,
+                                           batch.max_context, &bytes),
+                  KDT_OK);
+        const AttnScratch scratch(bytes);
+        const AttnOutputs outputs(on_device.rows(), on_device.value_dim());
+        ASSERT_EQ(on_device.plan(*shape, batch, scratch, nullptr), KDT_OK);
+        for (int32_t i = 0; i < 3; ++i) {
+            on_device.rewrite_late(nullptr);
+            ASSERT_EQ(on_device.verify(*shape, batch, outputs, true, scratch, nullptr), KDT_OK);
+            EXPECT_TRUE(outputs.read_out(on_device.rows()) == expected.out) << i;
+            EXPECT_TRUE(outputs.read_lse(on_device.rows()) == expected.lse) << i;
         }
-    }
+    });
 }
 
 AttnStepCase few_tiles() {

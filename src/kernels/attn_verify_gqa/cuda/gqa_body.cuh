@@ -163,15 +163,13 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                                             : GroupTiles::of_unit<Config>(unit, group);
         const uint32_t first_in_ring = tiles_before;
         tiles_before += tiles.in_ring;
-        if (tiles.count == 0) {  // stands beside a unit that is alone
-            ptx::named_barrier_sync(kConsumerBarrier, kConsumers);  // as behind normalise_and_store
-            continue;
-        }
         const uint32_t arrivals = tiles.shared ? 1 : kGroups;
         const AttnRequest request(params.batch, unit);
 
         if constexpr (Config::kPairs) {
-            if (!same_rows) {
+            // A unit without keys, beside one that is alone, has no rows. Its group goes the same
+            // way, so that all meet at one place of the program.
+            if (!same_rows && tiles.count > 0) {
                 if constexpr (Config::kRawKeys)
                     load_query_raw<Config>(params, unit, first_row, lane, q, row_scale);
                 // Rows, and Q where registers allow it, are asked for before either is there.
@@ -221,17 +219,30 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
         float probabilities[Config::kKeys / 2];
         uint32_t p[kSteps][4];
         float rescale[2];
+        // kFirst: the unit's first tile, of a loop that has it in a place of its own.
         const auto soften = [&]<bool kFirst = false>(int32_t tile) {
             const int32_t key_begin = unit.key_begin + tile * Config::kKeys;
             const bool masked = key_begin < free_begin || key_begin + Config::kKeys > free_end;
-            if (scale.prepared || masked) [[unlikely]] {
+            const bool first = !Config::kOverlap && tile == tiles.first;
+            if (scale.prepared || masked || first) [[unlikely]] {
                 scale.prepare(s);
-                uint64_t visible[2];
+                if (masked) {
+                    uint64_t visible[2];
 #pragma unroll
-                for (int32_t i = 0; i < 2; ++i)
-                    visible[i] = visible_keys(rows[first_row + 8 * i], request.context, key_begin) &
-                                 low_bits(unit.key_end - key_begin);
-                if (masked) mask_scores(s, visible, lane);
+                    for (int32_t i = 0; i < 2; ++i)
+                        visible[i] = visible_keys(rows[first_row + 8 * i], key_begin);
+                    if (key_begin + Config::kKeys > request.context) {
+#pragma unroll
+                        for (int32_t i = 0; i < 2; ++i)
+                            visible[i] |=
+                                visible_nodes(rows[first_row + 8 * i], key_begin - request.context);
+                    }
+                    const uint64_t keys = low_bits(unit.key_end - key_begin);
+#pragma unroll
+                    for (int32_t i = 0; i < 2; ++i) visible[i] &= keys;
+                    mask_scores(s, visible, lane);
+                }
+                if constexpr (!kFirst) begin_rows(s, scale.factor, running);
             }
             return softmax<kFirst>(s, scale.factor, lane, running, probabilities, rescale);
         };
@@ -272,6 +283,8 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
                         rescale_outputs();
                     pack();
                 }
+                // Read again rather than kept in registers, of which the loop needs all.
+                unit = list[walk.pairs ? u + group : u];
                 issue_output_wgmma<Config>(o, p, k_of(place) + Config::kMatrixBytes);
                 wgmma::wait<0>();
                 wgmma::touch(o);

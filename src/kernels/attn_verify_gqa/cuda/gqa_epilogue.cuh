@@ -169,10 +169,12 @@ __device__ __forceinline__ void store_rows(const AttnVerifyGqaCudaParams& params
     for (int32_t i = 0; i < 2; ++i) {
         const int32_t row = first_row + 8 * i;
         const bool stored = row < unit.rows;
-        const int32_t node = unit.first_node + (unit.row_begin + row) / heads_a_group;
-        const int32_t head = unit.kv_head * heads_a_group + (unit.row_begin + row) % heads_a_group;
-        const int64_t place = unit.partial >= 0 ? int64_t{unit.partial} * kTileRows + row
-                                                : int64_t{node} * params.heads + head;
+        int64_t place = int64_t{unit.partial} * kTileRows + row;
+        if (unit.partial < 0) {
+            const int64_t node = unit.first_node + (unit.row_begin + row) / heads_a_group;
+            place = node * params.heads + unit.kv_head * heads_a_group +
+                    (unit.row_begin + row) % heads_a_group;
+        }
         if (stored && with_lse && quad == 0) {
             if (unit.partial >= 0)
                 params.workspace.partial_lse[place] = lse[i];
@@ -243,7 +245,7 @@ __device__ __forceinline__ void merge_and_store(const AttnVerifyGqaCudaParams& p
             a.sum * ptx::exp2_approx(a.max - base) + b.sum * ptx::exp2_approx(b.max - base);
         const bool seen = sum != 0;  // NaN was seen, and goes on
         lse[i] = seen ? base + __log2f(sum) : -INFINITY;
-        const float inverse = seen ? (Config::kFp8 ? params.v_scale : 1.0f) / sum : 0.0f;
+        const float inverse = seen ? __fdividef(Config::kFp8 ? params.v_scale : 1.0f, sum) : 0.0f;
         factor[i] = ptx::exp2_approx(running.max[i] - base) * inverse;
     }
 
@@ -296,7 +298,7 @@ __device__ __forceinline__ void normalise_and_store(const AttnVerifyGqaCudaParam
         sum += __shfl_xor_sync(~0u, sum, 2);
         const bool seen = sum != 0;  // NaN was seen, and goes on
         lse[i] = seen ? running.max[i] + __log2f(sum) : -INFINITY;
-        const float factor = seen ? (Config::kFp8 ? params.v_scale : 1.0f) / sum : 0.0f;
+        const float factor = seen ? __fdividef(Config::kFp8 ? params.v_scale : 1.0f, sum) : 0.0f;
 #pragma unroll
         for (int32_t n = 0; n < Config::kHeadDim / 8; ++n) {
             o[4 * n + 2 * i] *= factor;

@@ -65,21 +65,18 @@ constexpr uint64_t low_bits(int32_t count) {
     return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
 }
 
-/// Bit i: the row sees key key_begin + i, i < 64. The ancestor bits of a row whose keys end below
-/// the context are empty, so the two parts never overlap.
-constexpr uint64_t visible_keys(const RowRange& row, int32_t context, int32_t key_begin) {
-    uint64_t word = low_bits(row.limit - key_begin) & ~low_bits(row.first - key_begin);
-    const int32_t node = key_begin - context;  // bit 0 is this node
-    if (node >= 64) {
-        if (node < 128) word |= row.ancestors[1] >> (node - 64);
-    } else if (node > 0) {
-        word |= row.ancestors[0] >> node | row.ancestors[1] << (64 - node);
-    } else if (node == 0) {
-        word |= row.ancestors[0];
-    } else if (node > -64) {
-        word |= row.ancestors[0] << -node;
-    }
-    return word;
+/// Bit i: the row sees key key_begin + i, i < 64, of those within [first, limit).
+constexpr uint64_t visible_keys(const RowRange& row, int32_t key_begin) {
+    return low_bits(row.limit - key_begin) & ~low_bits(row.first - key_begin);
+}
+/// The same of the tree's nodes, where bit 0 is node `node`. The ancestor bits of a row whose keys
+/// end below the context are empty, so the two never overlap.
+constexpr uint64_t visible_nodes(const RowRange& row, int32_t node) {
+    if (node <= -64 || node >= 128) return 0;
+    if (node < 0) return row.ancestors[0] << -node;
+    if (node == 0) return row.ancestors[0];
+    if (node < 64) return row.ancestors[0] >> node | row.ancestors[1] << (64 - node);
+    return row.ancestors[1] >> (node - 64);
 }
 
 }  // namespace kd::gqa

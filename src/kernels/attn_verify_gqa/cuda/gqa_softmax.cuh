@@ -72,6 +72,29 @@ __device__ __forceinline__ void mask_scores(float (&s)[kCount], const uint64_t (
     }
 }
 
+/// Largest score of a thread's row `row` in the tile; -inf: it sees none of the keys.
+template <int32_t kCount>
+__device__ __forceinline__ float row_maximum(const float (&s)[kCount], int32_t row) {
+    float top = -INFINITY;
+#pragma unroll
+    for (int32_t i = 2 * row; i < kCount; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+}
+
+/// The reference maximum of rows that see their first key in this tile, as softmax() would find it
+/// in a second attempt.
+template <int32_t kCount>
+__device__ __forceinline__ void begin_rows(const float (&s)[kCount], const float (&factor)[2],
+                                           Running& running) {
+#pragma unroll
+    for (int32_t row = 0; row < 2; ++row) {
+        const float top = row_maximum(s, row);
+        if (top > -INFINITY && running.max[row] == kNothingSeen)
+            running.max[row] = top * factor[row];
+    }
+}
+
 /// Probabilities p of a tile's scores, relative to the rows' reference maxima. True where the
 /// reference of some row of the warp moved: earlier outputs are then to be multiplied by `rescale`,
 /// exactly 1 for a row whose reference stays. Whether it moves is the row's own decision: its
@@ -101,11 +124,7 @@ __device__ __forceinline__ bool softmax(const float (&s)[kCount], const float (&
     if (moves) [[unlikely]] {
 #pragma unroll
         for (int32_t row = 0; row < 2; ++row) {
-            float top = -INFINITY;
-#pragma unroll
-            for (int32_t i = 2 * row; i < kCount; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+            float top = row_maximum(s, row);
             const bool own = kFirst ? top > -INFINITY  // elsewhere: of the row's four lanes
                                     : (moving[row] >> (lane & ~3) & 15) != 0;
             top *= factor[row];
