@@ -31,8 +31,9 @@ struct ScoreScale {
     }
 
     /// tanh(x) = 1 - 2 / (1 + exp(2 x)): tanh.approx errs by 5e-4, too much for a capped score.
+    /// No fminf: of a NaN it would make the cap.
     __device__ __forceinline__ float capped(float twice) const {
-        const float e = ptx::exp2_approx(twice);
+        const float e = ptx::exp2_approx(twice > 64.0f ? 64.0f : twice);
         return cap_log2e * (1.0f - __fdividef(2.0f, 1.0f + e));
     }
 
