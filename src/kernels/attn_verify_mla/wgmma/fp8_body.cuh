@@ -15,6 +15,10 @@ __global__ void __launch_bounds__(kFp8Threads, 1)
     using Plan = Fp8Plan<kFormat, kMostRows>;
     extern __shared__ std::byte raw_memory[];
     const uint32_t shared = (ptx::smem_address(raw_memory) + 1023) & ~uint32_t{1023};
+    // What the first unit's Q waits for, in flight while the barriers are made.
+    const WorkUnit unit = p.workspace.units[blockIdx.x];
+    const int32_t units = p.workspace.header->units;
+    const int32_t index = first_unit(p.workspace);
     if (threadIdx.x == 0) {
         for (int32_t stage = 0; stage < Plan::kMostStages; ++stage) {
             ptx::mbarrier_init(shared + Plan::kFull + 8 * stage, ptx::kWarpArrivals);
@@ -31,7 +35,7 @@ __global__ void __launch_bounds__(kFp8Threads, 1)
         load_fp8<kFormat, kMostRows>(p, shared, thread_of_role());
     } else {
         ptx::setmaxnreg_increase<kFp8MathRegisters>();
-        math_fp8<kFormat, kMostRows>(p, shared, role - 1, thread_of_role());
+        math_fp8<kFormat, kMostRows>(p, unit, index, units, shared, role - 1, thread_of_role());
     }
 #endif
 }

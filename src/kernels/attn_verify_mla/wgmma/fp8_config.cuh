@@ -68,13 +68,6 @@ static_assert(kFp8LoadRegisters + 2 * kFp8MathRegisters <= 3 * 168);
 inline constexpr int32_t kMathBarrier = 3;  // named: both math warpgroups
 inline constexpr int32_t kLoadBarrier = 4;  // named: the load warpgroup
 
-/// Keys of a unit: rows see the same of tiles that end before `free_of_mask`.
-struct UnitKeys {
-    int32_t begin;
-    int32_t end;
-    int32_t free_of_mask;
-};
-
 /// Shared memory of a block: byte offsets from its 1024-byte-aligned start. Q and P take what
 /// kRows of the unit at hand need, and the ring what Q and P of the block's units leave.
 template <kdt_kv_format kFormat, int32_t kMostRows>
@@ -100,7 +93,7 @@ struct Fp8Plan {
 
     /// What follows the ring, from its end.
     static constexpr int32_t kStateBytes =
-        64 * sizeof(RowVisibility) + 8 * 64 * 4 + 4 * 64 * 4 + 16;
+        64 * sizeof(RowVisibility) + 8 * 64 * 4 + 3 * 64 * 4 + sizeof(WorkUnit) + 16;
     static constexpr int32_t kMostStages = 12;  // of any ring
     static constexpr int32_t kBarrierBytes = (2 * kMostStages + 1) * 8;
     static constexpr int32_t stages_behind(int32_t begin) {
@@ -116,10 +109,10 @@ struct Fp8Plan {
     static constexpr int32_t kParts = kVisibility + 64 * sizeof(RowVisibility);  // float [8][64]
     static constexpr int32_t kReference = kParts + 8 * 64 * 4;                   // float [64]
     static constexpr int32_t kFactor = kReference + 64 * 4;                      // float [64]
-    static constexpr int32_t kInverse = kFactor + 64 * 4;                        // float [64]
     /// float [64]: scores to powers of two, Q's scale included.
-    static constexpr int32_t kScoreFactor = kInverse + 64 * 4;
-    static constexpr int32_t kUnitKeys = kScoreFactor + 64 * 4;
+    static constexpr int32_t kScoreFactor = kFactor + 64 * 4;
+    static constexpr int32_t kUnit = kScoreFactor + 64 * 4;      // WorkUnit
+    static constexpr int32_t kUnits = kUnit + sizeof(WorkUnit);  // of the plan, int32
     static constexpr int32_t kFull = kVisibility + kStateBytes;  // [kMostStages] a warp, its bytes
     static constexpr int32_t kEmpty = kFull + 8 * kMostStages;   // [kMostStages] 8 warps
     static constexpr int32_t kQueryAsked = kEmpty + 8 * kMostStages;  // 8 warps, once
@@ -127,8 +120,8 @@ struct Fp8Plan {
     static constexpr int32_t kRequestBytes = kBytes + 1024;  // for the alignment
     static_assert(kRequestBytes <= 232448);
     static_assert(kFewStages >= kStages && kStages >= 4);  // a step has four
-    static_assert(kUnitKeys + 16 == kFull);
-    static_assert(kVisibility % 16 == 0 && kFull % 8 == 0);
+    static_assert(kUnits + 16 == kFull);
+    static_assert(kVisibility % 16 == 0 && kUnit % alignof(WorkUnit) == 0 && kFull % 8 == 0);
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

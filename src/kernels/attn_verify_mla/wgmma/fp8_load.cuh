@@ -42,7 +42,7 @@ __device__ __forceinline__ void copy_stage(const AttnVerifyMlaParams& p, uint32_
     ptx::mbarrier_arrive_warp_expect_bytes(full, lane, __popc(present) * Row::kBytes);
     if (slot >= 0)
         ptx::copy_bulk(row, static_cast<const std::byte*>(p.kv) + slot * p.kv_slot_bytes,
-                       Row::kBytes, full);
+                       Row::kBytes, full, ptx::evict_first_policy());
 }
 
 template <kdt_kv_format kFormat, int32_t kMostRows>

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/attn_verify_mla/wgmma/fp8_query.cuh"
+#include "kernels/attn_verify_mla/wgmma/fp8_results.cuh"
 #include "kernels/attn_verify_mla/wgmma/fp8_scores.cuh"
 #include "kernels/cuda/reference_maximum.h"
 
@@ -26,6 +27,7 @@ struct Fp8Math {
     using Output = ColumnOutput<kRows>;
     using Rows = OfRows<kRows>;
     using Products = Fp8Scores<kFormat, kMostRows, kRows>;
+    using Results = Fp8Results<kFormat, kMostRows, kRows>;
     static constexpr bool kE4m3Scores = Plan::kE4m3;
     static constexpr bool kE4m3Values = Plan::kE4m3 && !Row::kScaled;
     static constexpr int32_t kGroups = kRows / 8;
@@ -55,7 +57,8 @@ struct Fp8Math {
         return static_cast<Value*>(__cvta_shared_to_generic(shared + offset));
     }
     __device__ RowVisibility* visibility() const { return at<RowVisibility>(Plan::kVisibility); }
-    __device__ UnitKeys* unit_keys() const { return at<UnitKeys>(Plan::kUnitKeys); }
+    /// The unit at hand: what of it is needed again is read from here, no registers across tiles.
+    __device__ WorkUnit* unit() const { return at<WorkUnit>(Plan::kUnit); }
     __device__ uint32_t stages() const {
         return kRows == kFewRows && few ? Plan::kFewStages : Plan::kStages;
     }
@@ -86,32 +89,10 @@ struct Fp8Math {
             read_rows(Plan::kScoreFactor, factor);
 #pragma unroll
             for (int32_t i = 0; i < kRows / 2; ++i) s[i] *= factor[i / 4 * 2 + i % 2];
-            if (p.logit_cap > 0.0f) cap_scores(1.0f, s);
+            if (p.logit_cap > 0.0f) cap_scores<kRows>(p.logit_cap, 1.0f, s);
         } else {
             Products{shared, lane()}.f16(keys, s);
-            if (p.logit_cap > 0.0f) cap_scores(to_log2(), s);
-        }
-    }
-
-    /// cap * tanh(s / cap) in powers of two, s times `unit` being in these; from an exponential:
-    /// tanh.approx is too coarse for scores.
-    __device__ __forceinline__ void cap_scores(float unit, Scores& s) const {
-        const float cap = p.logit_cap * kLog2E;
-        const float inner = 2.0f / p.logit_cap * unit;
-#pragma unroll
-        for (float& x : s) x = cap - __fdividef(2.0f * cap, 1.0f + ptx::exp2_approx(x * inner));
-    }
-
-    __device__ __forceinline__ void mask_scores(int32_t key, int32_t key_end, Scores& s) const {
-        const int32_t first = key + warp() * 16 + lane() / 4;
-#pragma unroll
-        for (int32_t i = 0; i < 2 * kGroups; ++i) {
-            const RowVisibility row = visibility()[i / 2 * 8 + lane() % 4 * 2 + i % 2];
-#pragma unroll
-            for (int32_t half = 0; half < 2; ++half) {
-                const int32_t of = first + 8 * half;
-                if (of >= key_end || !row.sees(of)) s[i / 2 * 4 + 2 * half + i % 2] = -INFINITY;
-            }
+            if (p.logit_cap > 0.0f) cap_scores<kRows>(p.logit_cap, to_log2(), s);
         }
     }
 
@@ -241,17 +222,21 @@ struct Fp8Math {
         }
     }
 
-    /// Scores and softmax of the step of two tiles, or one, that begins at `key`.
-    __device__ __forceinline__ void score(int32_t key, bool mine, Rows& sums, Output& o) {
+    /// Scores and softmax of the step of two tiles, or one, that begins at `key`. After the unit's
+    /// last one all sums are in kParts.
+    __device__ __forceinline__ void score(int32_t key, bool mine, bool last, Rows& sums,
+                                          Output& o) {
         Scores s;
         if (mine) {
             const RingTurn of_warp = turn(group * 2 + warp() / 2);
             ptx::mbarrier_wait(shared + Plan::kFull + 8 * of_warp.stage, of_warp.parity);
             compute_scores(stage_address(of_warp.stage) + warp() % 2 * 16 * Row::kStride, s);
             forget();
-            const UnitKeys keys = *unit_keys();
             const int32_t of_group = key + group * kFp8Keys;
-            if (of_group + kFp8Keys > keys.free_of_mask) mask_scores(of_group, keys.end, s);
+            const int32_t free_of_mask = p.batch.sliding_window > 0 ? 0 : unit()->seen_end;
+            if (of_group + kFp8Keys > free_of_mask)
+                mask_scores<kRows>(visibility(), of_group + warp() * 16, unit()->key_end, lane(),
+                                   s);
         } else {
 #pragma unroll
             for (float& x : s) x = -INFINITY;
@@ -260,6 +245,7 @@ struct Fp8Math {
         if (ptx::named_barrier_any(kMathBarrier, kFp8MathThreads, excess(s) > kLazyRescale))
             move_references(s, sums, o);
         if (mine) store_probs(s, sums);
+        if (last) store_part(sums, [](float a, float b) { return a + b; });
         ptx::fence_async_proxy();
         meet();
     }
@@ -269,7 +255,7 @@ struct Fp8Math {
     /// Where ldmatrix.trans of this lane points for this warpgroup's columns of 32 keys, the step's
     /// stage `ahead`.
     __device__ __forceinline__ uint32_t values_of(uint32_t ahead) const {
-        return stage_address(turn(ahead).stage) + lane() * Row::kStride + group * 256 + warp() * 16;
+        return stage_address(turn(ahead).stage) + lane() * Row::kStride + group * 256 + warp() * 64;
     }
     /// Gives back the step's stages [first, first + kCount): all that this warp wants of them has
     /// been read.
@@ -283,22 +269,24 @@ struct Fp8Math {
     }
 
     /// O^T += V^T P^T of the step's kTiles tiles, this warpgroup's dimensions, in e4m3. That the
-    /// tiles are there follows from their P.
-    template <int32_t kTiles>
-    __device__ __forceinline__ void accumulate_e4m3(Output& o) const {
+    /// tiles are there follows from their P. `ended(block)` is called when a block of O has them.
+    template <int32_t kTiles, class Ended>
+    __device__ __forceinline__ void accumulate_e4m3(Output& o, const Ended& ended) const {
         constexpr int32_t kReads = 2 * kTiles;  // of 32 keys
         const uint64_t probs = wgmma::k_major(shared + Plan::probs(kRows));
         uint32_t from[kReads];
 #pragma unroll
         for (int32_t i = 0; i < kReads; ++i) from[i] = values_of(i);
-        take_sums<4, kReads, kRows>(  // a turn: 64 dimensions
+        take_sums<4, kReads, kRows, 1>(  // a turn: 16 dimensions a warp
             [&](int32_t block, Operands<kReads>& a) {
 #pragma unroll
                 for (int32_t i = 0; i < kReads; ++i)
-                    ptx::load_matrices_transposed(a[i], from[i] + block * 64);
+                    ptx::load_matrices_transposed(a[i], from[i] + block * 16);
+                if (block == 3) release<kReads>(0);
+            },
+            [](Operands<kReads>& a) {
 #pragma unroll
                 for (auto& of : a) value_operand(of);
-                if (block == 3) release<kReads>(0);
             },
             [&](int32_t, const Operands<kReads>& a, float(&sum)[kRows]) {
 #pragma unroll
@@ -309,6 +297,7 @@ struct Fp8Math {
                 for (int32_t i = 0; i < kRows / 2; ++i)
                     o[block][i] += __fmaf_rn(sum[kRows / 2 + i], 1.0f / kLowProbs, sum[i]);
                 wgmma::touch(o[block]);  // or the additions would wait for those of all blocks
+                ended(block);
             });
     }
 
@@ -327,7 +316,7 @@ struct Fp8Math {
 
     /// The same in f16, of tile `tile` alone.
     __device__ __forceinline__ void accumulate_f16(int32_t tile, Output& o) const {
-        // A turn: 16 kProducts keys, one of the four blocks of 64 dimensions.
+        // A turn: 16 kProducts keys, one of the four blocks of 16 dimensions a warp.
         constexpr int32_t kTurns = 16 / kProducts;
         constexpr int32_t kReads = kProducts / 2;  // of 32 keys
         const uint64_t probs = wgmma::k_major(shared + Plan::probs(kRows) + tile * kRows * 128);
@@ -338,7 +327,7 @@ struct Fp8Math {
 #pragma unroll
             for (int32_t i = 0; i < kReads; ++i)
                 ptx::load_matrices_transposed(words[at % kAhead] + 4 * i,
-                                              from[at / 4 * kReads + i] + at % 4 * 64);
+                                              from[at / 4 * kReads + i] + at % 4 * 16);
         };
         uint32_t scales[2 * kProducts] = {};
 #pragma unroll
@@ -349,12 +338,12 @@ struct Fp8Math {
         for (int32_t at = 0; at < kTurns; ++at) {
             const int32_t block = at % 4;
             if constexpr (Row::kScaled) {
-                if (block % 2 == 0) {
+                if (block == 0) {
                     uint32_t of_keys[kReads];
 #pragma unroll
                     for (int32_t i = 0; i < kReads; ++i)
                         of_keys[i] = stage_address(turn(2 * tile + at / 4 * kReads + i).stage);
-                    read_scales(of_keys, group * 2 + block / 2, scales);
+                    read_scales(of_keys, group * 2 + warp() / 2, scales);
                 }
             }
             auto& of = a[at % kDepth];
@@ -383,138 +372,121 @@ struct Fp8Math {
 
     // ---- a unit ---------------------------------------------------------------------------------
 
-    /// Log-sum-exps, and what O is to be multiplied with.
-    __device__ __forceinline__ void finish(const WorkUnit& unit, Rows& sums, Rows& inverse) const {
-        store_part(sums, [](float a, float b) { return a + b; });
-        meet();
-        if (group == 0 && thread < kRows) {
-            const volatile float* const part = at(Plan::kParts) + thread;
-            float of_group[2];
-#pragma unroll
-            for (int32_t i = 0; i < 2; ++i)
-                of_group[i] = (part[i * 256] + part[i * 256 + 64]) +
-                              (part[i * 256 + 128] + part[i * 256 + 192]);
-            const float sum = of_group[0] + of_group[1];
-            const float value_scale = Row::kScaled ? 1.0f : p.kv_scale;
-            at(Plan::kInverse)[thread] = sum == 0.0f ? 0.0f : value_scale / sum;
-            store_lse(p, unit, thread, row_lse(at(Plan::kReference)[thread], sum));
-        }
-        meet();
-        read_rows(Plan::kInverse, inverse);
-    }
-
-    /// Normalises and stores this warp's columns.
-    __device__ __forceinline__ void store_columns(const WorkUnit& unit, const Rows& inverse,
-                                                  const Output& o) const {
-        const int64_t first_row = unit.partial >= 0
-                                      ? int64_t{unit.partial} * kTileRows
-                                      : int64_t{unit.first_node} * p.heads + unit.row_begin;
-        const int32_t column = group * 256 + warp() * 16 + lane() / 4 * 2;
-        auto* const to =
-            static_cast<std::byte*>(unit.partial >= 0 ? p.workspace.partial_out : p.out) +
-            2 * (first_row * kMlaLatent + column);
-#pragma unroll
-        for (int32_t i = 0; i < 2 * kGroups; ++i) {
-            const int32_t row = i / 2 * 8 + lane() % 4 * 2 + i % 2;
-            if (row >= unit.rows) continue;
-            const int32_t of = i / 2 * 4 + i % 2;
-#pragma unroll
-            for (int32_t block = 0; block < 4; ++block)
-                *reinterpret_cast<uint32_t*>(to + 2 * (row * kMlaLatent + block * 64)) =
-                    ptx::pack_bf16(o[block][of] * inverse[i], o[block][of + 2] * inverse[i]);
-        }
-    }
-
-    /// Unit `index`; returns where the ring is behind it. `same_rows`: the unit before had its
-    /// rows. `started` is called when Q has been asked for.
+    /// Works on `work`, which afterwards has nothing but what follows from shared memory;
+    /// returns where the ring is behind it. `same_rows`: the unit before had its rows. `started` is
+    /// called when Q has been asked for.
     template <class Started>
-    __device__ __forceinline__ RingTurn run(int32_t index, const WorkUnit& of_index, bool same_rows,
-                                            const Started& started) {
+    __device__ __forceinline__ RingTurn run(WorkUnit& work, const NodeOfRow& node_of,
+                                            bool same_rows, const Started& started) {
         forget();
-        int32_t key = of_index.key_begin;
-        const int32_t end = of_index.key_end;
-        start(of_index, same_rows, started);
+        int32_t key = work.key_begin;
+        const int32_t end = work.key_end;
+        start(work, node_of, same_rows, started);
         Output o = {};
         Rows sums = {};
-        for (; key < end; key += 2 * kFp8Keys) {
-            const bool second = end - key > kFp8Keys;
+        for (; end - key > 2 * kFp8Keys; key += 2 * kFp8Keys) {
             forget();
-            score(key, group == 0 || second, sums, o);
+            score(key, true, false, sums, o);
             if constexpr (kE4m3Values) {
                 forget();
-                second ? accumulate_e4m3<2>(o) : accumulate_e4m3<1>(o);
+                accumulate_e4m3<2>(o, [](int32_t) {});
             } else {
 #pragma unroll 1
-                for (int32_t tile = 0; tile <= second; ++tile) {
+                for (int32_t tile = 0; tile < 2; ++tile) {
                     forget();
                     accumulate_f16(tile, o);
                 }
             }
-            ring = turn(second ? 4 : 2);
+            ring = turn(4);
         }
+        const bool second = end - key > kFp8Keys;
         forget();
-        const WorkUnit unit = p.workspace.units[index];  // again: no registers for it across tiles
-        Rows inverse;
-        finish(unit, sums, inverse);
-        store_columns(unit, inverse, o);
-        return ring;
+        work = *unit();  // before both meet: afterwards the next unit may take its place
+        score(key, group == 0 || second, true, sums, o);
+        forget();
+        if constexpr (kE4m3Values) {
+            const Results results(p, work, shared, group, thread);
+            const auto store = [&](int32_t block) { results.store(o[block], block); };
+            second ? accumulate_e4m3<2>(o, store) : accumulate_e4m3<1>(o, store);
+        } else {
+#pragma unroll 1
+            for (int32_t tile = 0; tile <= second; ++tile) {
+                forget();
+                accumulate_f16(tile, o);
+            }
+            const Results results(p, work, shared, group, thread);
+#pragma unroll
+            for (int32_t block = 0; block < 4; ++block) results.store(o[block], block);
+        }
+        return turn(second ? 4 : 2);
     }
 
-    /// Q, unless it is there, references, and what of the unit is read again for each tile.
+    /// Q, unless it is there, references, and who is seen. Only Q waits for the kernel before;
+    /// everything else is asked for behind it.
     template <class Started>
-    __device__ __forceinline__ void start(const WorkUnit& unit, bool same_rows,
-                                          const Started& started) const {
-        const int32_t tiles = (unit.key_end - unit.key_begin + kFp8Keys - 1) / kFp8Keys;
-        if (!same_rows)
-            load_query<kFormat, kMostRows, kRows>(p, unit, shared, group * 128 + thread, to_log2(),
-                                                  started);
-        if (group == 0 && thread < kRows) {
-            const UnitKeys keys = {unit.key_begin, unit.key_end,
-                                   p.batch.sliding_window > 0 ? 0 : unit.seen_end};
-            if (keys.begin + tiles * kFp8Keys > keys.free_of_mask) {
-                const AttnRequest request(p.batch, unit);
-                const int32_t packed = unit.row_begin + min(thread, unit.rows - 1);
-                visibility()[thread] = RowVisibility(p.batch, request, unit, packed / p.heads);
-            }
-            *unit_keys() = keys;  // all write the same
+    __device__ __forceinline__ void start(const WorkUnit& unit, const NodeOfRow& node_of,
+                                          bool same_rows, const Started& started) const {
+        const int32_t of_block = group * 128 + thread;
+        const auto prepare = [&] {
+            if (of_block == 0) *this->unit() = unit;
+            if (of_block >= kRows) return;
             at(Plan::kReference)[thread] = kNothingSeen;
+            const int32_t tiles = (unit.key_end - unit.key_begin + kFp8Keys - 1) / kFp8Keys;
+            if (p.batch.sliding_window > 0 || unit.key_begin + tiles * kFp8Keys > unit.seen_end) {
+                const AttnRequest request(p.batch, unit);
+                const int32_t node = node_of(unit.row_begin + min(thread, unit.rows - 1));
+                visibility()[thread] = RowVisibility(p.batch, request, unit, node);
+            }
+        };
+        if (same_rows) {
+            prepare();
+        } else {
+            QuerySources<kRows> sources(p, unit, node_of, of_block);
+            sources.hold();
+            ptx::grid_dependency_wait();
+            ptx::grid_dependency_launch();
+            load_query<kFormat, kMostRows, kRows>(sources, shared, of_block, to_log2(), [&] {
+                started();
+                prepare();
+            });
         }
         ptx::fence_async_proxy();
         meet();
     }
 };
 
-/// The math warpgroup `group`: the block's units one after the other.
+/// The math warpgroup `group`: the block's units one after the other, first `unit`, number `index`
+/// of `units`.
 template <kdt_kv_format kFormat, int32_t kMostRows>
-__device__ __forceinline__ void math_fp8(const AttnVerifyMlaParams& p, uint32_t shared,
-                                         int32_t group, int32_t thread) {
-    WorkUnit unit = p.workspace.units[blockIdx.x];
-    const int32_t units = p.workspace.header->units;
-    ptx::grid_dependency_wait();
-    ptx::grid_dependency_launch();
-    int32_t index = first_unit(p.workspace);
-    const bool few = few_rows(unit, index, units);
+__device__ __forceinline__ void math_fp8(const AttnVerifyMlaParams& p, WorkUnit unit, int32_t index,
+                                         int32_t units, uint32_t shared, int32_t group,
+                                         int32_t thread) {
+    using Plan = Fp8Plan<kFormat, kMostRows>;
+    const NodeOfRow node_of(p.heads);
     RingTurn ring;
     bool same_rows = false;
-    if (index >= units) return;
+    if (index >= units) {
+        ptx::grid_dependency_wait();
+        return;
+    }
+    const bool few = few_rows(unit, index, units);
+    ptx::store_shared(shared + Plan::kUnits, static_cast<uint32_t>(units));  // all the same
     while (true) {
         const auto started = [&] {
             if (index != blockIdx.x) return;  // not the block's first
             __syncwarp();
-            ptx::mbarrier_arrive_warp(shared + Fp8Plan<kFormat, kMostRows>::kQueryAsked,
-                                      thread % 32);
+            ptx::mbarrier_arrive_warp(shared + Plan::kQueryAsked, thread % 32);
         };
         if (unit.rows <= kFewRows) {
             ring = Fp8Math<kFormat, kMostRows, kFewRows>{p, shared, group, thread, few, ring}.run(
-                index, unit, same_rows, started);
+                unit, node_of, same_rows, started);
         } else {
             ring = Fp8Math<kFormat, kMostRows, kMostRows>{p, shared, group, thread, few, ring}.run(
-                index, unit, same_rows, started);
+                unit, node_of, same_rows, started);
         }
-        // Again, the number of units too: no registers for these in between.
-        const WorkUnit done = p.workspace.units[index];
+        const WorkUnit done = unit;
         index = next_unit(done, index);
-        if (index >= p.workspace.header->units) break;
+        if (index >= static_cast<int32_t>(ptx::load_shared_32(shared + Plan::kUnits))) break;
         unit = p.workspace.units[index];
         same_rows = unit.first_node * p.heads + unit.row_begin ==
                         done.first_node * p.heads + done.row_begin &&

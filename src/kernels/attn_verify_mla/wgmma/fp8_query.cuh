@@ -8,29 +8,62 @@ namespace kd::mla_wgmma {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// A row of Q: node and head.
-struct QueryRow {
-    int32_t node;
-    int32_t head;
+/// Finds nodes of rows without a division, which would stand between a unit and its Q: `reciprocal`
+/// is made before the unit is there. Exact for rows below 2^14 and up to 2^7 heads.
+struct NodeOfRow {
+    static constexpr int32_t kShift = 21;
+    uint32_t reciprocal;
 
-    __device__ QueryRow(const AttnVerifyMlaParams& p, const WorkUnit& unit, int32_t row)
-        : node((unit.row_begin + row) / p.heads), head((unit.row_begin + row) % p.heads) {
-        node += unit.first_node;
+    __device__ explicit NodeOfRow(int32_t heads)
+        : reciprocal(((1u << kShift) + heads - 1) / static_cast<uint32_t>(heads)) {
+        asm volatile("" : "+r"(reciprocal));  // now
     }
-    __device__ void next(int32_t heads) {
-        if (++head < heads) return;
-        head = 0;
-        ++node;
+    __device__ int32_t operator()(int32_t row) const {
+        return static_cast<int32_t>(uint64_t{static_cast<uint32_t>(row)} * reciprocal >> kShift);
     }
-    __device__ const uint4* latent(const AttnVerifyMlaParams& p) const {
-        return reinterpret_cast<const uint4*>(
-            static_cast<const std::byte*>(p.q_latent) +
-            2 * (node * p.q_latent_node_stride + head * p.q_latent_head_stride));
+};
+
+/// Where a lane's part of a unit's Q is, of kFp8MathThreads threads: what it takes to know that
+/// does not wait for Q.
+template <int32_t kRows>
+struct QuerySources {
+    static constexpr int32_t kWarpRows = kRows / (kFp8MathThreads / 32);
+
+    const uint4* latent[kWarpRows] = {};  // block `lane` of the warp's rows; null: none
+    const uint4* rope = nullptr;          // block lane % 4 of row lane / 4 of these; likewise
+
+    __device__ QuerySources(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                            const NodeOfRow& node_of, int32_t thread) {
+        const int32_t lane = thread % 32;
+        const int32_t first = thread / 32 * kWarpRows;
+        const int32_t row = unit.row_begin + first;
+        const int32_t node = node_of(row);
+        int32_t head = row - node * p.heads;
+        const auto* from = static_cast<const uint16_t*>(p.q_latent) +
+                           (unit.first_node + node) * p.q_latent_node_stride +
+                           head * p.q_latent_head_stride + 16 * lane;
+        const int64_t to_next_node =
+            p.q_latent_node_stride - (p.heads - 1) * p.q_latent_head_stride;
+#pragma unroll
+        for (int32_t i = 0; i < kWarpRows; ++i) {
+            if (first + i < unit.rows) latent[i] = reinterpret_cast<const uint4*>(from);
+            const bool last = ++head == p.heads;
+            from += last ? to_next_node : p.q_latent_head_stride;
+            if (last) head = 0;
+        }
+        if (lane / 4 >= kWarpRows || first + lane / 4 >= unit.rows) return;
+        const int32_t rope_row = row + lane / 4;
+        const int32_t rope_node = node_of(rope_row);
+        rope = reinterpret_cast<const uint4*>(
+            static_cast<const uint16_t*>(p.q_rope) +
+            (unit.first_node + rope_node) * p.q_rope_node_stride +
+            (rope_row - rope_node * p.heads) * p.q_rope_head_stride + lane % 4 * 16);
     }
-    __device__ const uint4* rope(const AttnVerifyMlaParams& p) const {
-        return reinterpret_cast<const uint4*>(
-            static_cast<const std::byte*>(p.q_rope) +
-            2 * (node * p.q_rope_node_stride + head * p.q_rope_head_stride));
+    /// Keeps the compiler from computing the addresses where they are used.
+    __device__ void hold() {
+#pragma unroll
+        for (auto& of : latent) asm volatile("" : "+l"(of));
+        asm volatile("" : "+l"(rope));
     }
 };
 
@@ -107,22 +140,12 @@ __device__ __forceinline__ void store_rows_e4m3(uint32_t shared, int32_t row, in
                                                 float factor, const uint4 (&latent)[kCount][2],
                                                 const HasRope& has_rope, const QueryBlock& rope,
                                                 float& rope_up) {
-    uint32_t top[kCount];
 #pragma unroll
     for (int32_t i = 0; i < kCount; ++i) {
-        top[i] = QueryBlock(latent[i]).top();
-        if (has_rope(i)) top[i] = QueryBlock::larger(top[i], rope.top());
-    }
-#pragma unroll
-    for (int32_t distance = 16; distance > 0; distance /= 2) {
-#pragma unroll
-        for (uint32_t& of : top)
-            of = QueryBlock::larger(of, __shfl_xor_sync(0xffffffff, of, distance));
-    }
-#pragma unroll
-    for (int32_t i = 0; i < kCount; ++i) {
-        const ptx::E4m3Scale scale(fmaxf(fabsf(__uint_as_float(top[i] << 16)),
-                                         fabsf(__uint_as_float(top[i] & 0xffff0000u))));
+        uint32_t top = QueryBlock(latent[i]).top();
+        if (has_rope(i)) top = QueryBlock::larger(top, rope.top());
+        top = __reduce_max_sync(0xffffffff, max(top & 0x7fff, top >> 16 & 0x7fff));
+        const ptx::E4m3Scale scale(__uint_as_float(top << 16));
         QueryBlock block(latent[i]);
         block.scale(scale.up);
         block.store_e4m3(shared + Plan::kQ + lane / 8 * Plan::chunk_bytes(kRows) +
@@ -138,34 +161,29 @@ __device__ __forceinline__ void store_rows_e4m3(uint32_t shared, int32_t row, in
 /// kFp8MathThreads threads; zeros behind the last row. `started` is called when all of it has been
 /// asked for. `factor`: of the scores of Q as it is, to powers of two.
 template <kdt_kv_format kFormat, int32_t kMostRows, int32_t kRows, class Started>
-__device__ __forceinline__ void load_query(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                                           uint32_t shared, int32_t thread, float factor,
-                                           const Started& started) {
+__device__ __forceinline__ void load_query(const QuerySources<kRows>& sources, uint32_t shared,
+                                           int32_t thread, float factor, const Started& started) {
     using Plan = Fp8Plan<kFormat, kMostRows>;
     constexpr bool kScaled = Fp8Row<kFormat>::kScaled;
-    constexpr int32_t kWarpRows = kRows / (kFp8MathThreads / 32);
+    constexpr int32_t kWarpRows = QuerySources<kRows>::kWarpRows;
     constexpr int32_t kAtOnce = kWarpRows < 4 ? kWarpRows : 4;
     const int32_t lane = thread % 32;
     const int32_t first = thread / 32 * kWarpRows;
     const uint32_t q = shared + Plan::kQ;
-    const int32_t rope_row = first + lane / 4;
-    const bool has_rope = lane / 4 < kWarpRows;
-    uint4 rope[2] = {};  // block lane % 4 of that row
-    if (has_rope && rope_row < unit.rows) {
-        const uint4* const from = QueryRow(p, unit, rope_row).rope(p) + lane % 4 * 2;
-        rope[0] = from[0];
-        rope[1] = from[1];
+    uint4 rope[2] = {};
+    if (sources.rope != nullptr) {
+        rope[0] = sources.rope[0];
+        rope[1] = sources.rope[1];
     }
     QueryBlock of_rope(rope);
     float rope_up = 0.0f;
-    QueryRow of_warp(p, unit, first);
 #pragma unroll
     for (int32_t begin = 0; begin < kWarpRows; begin += kAtOnce) {
-        uint4 latent[kAtOnce][2] = {};  // block `lane` of each row
+        uint4 latent[kAtOnce][2] = {};
 #pragma unroll
-        for (int32_t i = 0; i < kAtOnce; ++i, of_warp.next(p.heads)) {
-            if (first + begin + i >= unit.rows) continue;
-            const uint4* const from = of_warp.latent(p) + 2 * lane;
+        for (int32_t i = 0; i < kAtOnce; ++i) {
+            const uint4* const from = sources.latent[begin + i];
+            if (from == nullptr) continue;
             latent[i][0] = from[0];
             latent[i][1] = from[1];
         }
@@ -180,7 +198,8 @@ __device__ __forceinline__ void load_query(const AttnVerifyMlaParams& p, const W
                 store_query<kRows>(q, first + begin + i, lane, false, latent[i]);
         }
     }
-    if (!has_rope) return;
+    if (lane / 4 >= kWarpRows) return;
+    const int32_t rope_row = first + lane / 4;
     if constexpr (Plan::kE4m3) {
         const uint32_t to = q + Plan::rope(kRows);
         of_rope.scale(rope_up);

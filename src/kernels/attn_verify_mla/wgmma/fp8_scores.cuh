@@ -16,22 +16,29 @@ struct F16Products {
     static constexpr int32_t kAhead = kRows > kFewRows ? 1 : 2;  // turns that words are read ahead
 };
 
-/// Takes kTurns sums, two at a time: read(turn, a) makes operands, issue(turn, a, sum) the
-/// products, add(turn, sum) what becomes of them.
-template <int32_t kTurns, int32_t kCount, int32_t kRows, class Read, class Issue, class Add>
-__device__ __forceinline__ void take_sums(const Read& read, const Issue& issue, const Add& add) {
-    Operands<kCount> a[2];
+/// Takes kTurns sums, two at a time: read(turn, a) asks for operands, kAhead turns before they are
+/// used, make(a) ends them, issue(turn, a, sum) takes the products, add(turn, sum) is what becomes
+/// of them.
+template <int32_t kTurns, int32_t kCount, int32_t kRows, int32_t kAhead, class Read, class Make,
+          class Issue, class Add>
+__device__ __forceinline__ void take_sums(const Read& read, const Make& make, const Issue& issue,
+                                          const Add& add) {
+    constexpr int32_t kDepth = 2 + kAhead;
+    Operands<kCount> a[kDepth];
     float sums[2][kRows];
     const auto finish = [&](int32_t turn) {
         wgmma::touch(sums[turn % 2]);
-        hold<kCount>(a[turn % 2]);
+        hold<kCount>(a[turn % kDepth]);
         add(turn, sums[turn % 2]);
     };
+    if constexpr (kAhead == 1) read(0, a[0]);
 #pragma unroll
     for (int32_t turn = 0; turn < kTurns; ++turn) {
-        read(turn, a[turn % 2]);
+        if (turn + kAhead < kTurns) read(turn + kAhead, a[(turn + kAhead) % kDepth]);
+        make(a[turn % kDepth]);
+        hold<kCount>(a[turn % kDepth]);  // made before the products begin
         wgmma::fence();
-        issue(turn, a[turn % 2], sums[turn % 2]);
+        issue(turn, a[turn % kDepth], sums[turn % 2]);
         wgmma::commit();
         if (turn == 0) continue;
         wgmma::wait<1>();
@@ -106,12 +113,13 @@ struct Fp8Scores {
         constexpr int32_t kTurns = Plan::kLatentChunks + !Row::kScaled;  // the last: rope
         const uint32_t from = keys + key_offset(lane, Row::kStride);
         const uint32_t query = shared + Plan::kQ;
-        take_sums<kTurns, 4, kRows>(
+        take_sums<kTurns, 4, kRows, Row::kScaled ? 0 : 1>(
             [&](int32_t turn, Operands<4>& a) {
 #pragma unroll
                 for (int32_t i = 0; i < (turn < Plan::kLatentChunks ? 4 : 2); ++i)
                     ptx::load_matrices(a[i], from + turn * 128 + 32 * i);
             },
+            [](Operands<4>&) {},
             [&](int32_t turn, const Operands<4>& a, float(&sum)[kRows]) {
                 const bool latent = turn < Plan::kLatentChunks;
                 const uint64_t chunk = latent
@@ -122,7 +130,7 @@ struct Fp8Scores {
                     multiply_e4m3(sum, a[i], chunk + 2 * i, i > 0);
             },
             [&](int32_t turn, const float(&sum)[kRows]) {
-                float scale[2] = {1.0f, 1.0f};  // of keys g and g + 8
+                [[maybe_unused]] float scale[2];  // of keys g and g + 8
                 if constexpr (Row::kScaled) {
 #pragma unroll
                     for (int32_t i = 0; i < 2; ++i)
@@ -130,9 +138,14 @@ struct Fp8Scores {
                                                           kFp8Scales + turn * 4);
                 }
 #pragma unroll
-                for (int32_t i = 0; i < kRows / 2; ++i)
-                    s[i] = __fmaf_rn(sum[i] + sum[kRows / 2 + i], scale[i % 4 / 2],
-                                     turn == 0 ? 0.0f : s[i]);
+                for (int32_t i = 0; i < kRows / 2; ++i) {
+                    const float both = sum[i] + sum[kRows / 2 + i];
+                    if constexpr (Row::kScaled) {
+                        s[i] = __fmaf_rn(both, scale[i % 4 / 2], turn == 0 ? 0.0f : s[i]);
+                    } else {
+                        s[i] = turn == 0 ? both : s[i] + both;
+                    }
+                }
             });
         if constexpr (Row::kScaled) {
             const uint64_t rope = wgmma::k_major(query + Plan::rope(kRows));

@@ -1,4 +1,4 @@
-// Registers of the fp8 loops' math warpgroups, and the reductions over keys.
+// Registers of the fp8 loops' math warpgroups, the reductions over keys, caps and masks.
 #pragma once
 
 #include "kernels/attn_verify_mla/wgmma/fp8_fragments.cuh"
@@ -44,6 +44,47 @@ __device__ __forceinline__ int32_t reduced_rows(int32_t lane) {
     for (int32_t values = kValues, bit = 16; values > 2; values /= 2, bit /= 2)
         j = 2 * j + ((lane & bit) != 0);
     return j;
+}
+
+/// cap * tanh(s / cap) in powers of two, s times `unit` being in these; from an exponential:
+/// tanh.approx is too coarse for scores.
+template <int32_t kRows>
+__device__ __forceinline__ void cap_scores(float logit_cap, float unit, ColumnScores<kRows>& s) {
+    const float cap = logit_cap * kLog2E;
+    const float inner = 2.0f / logit_cap * unit;
+#pragma unroll
+    for (float& x : s) x = cap - __fdividef(2.0f * cap, 1.0f + ptx::exp2_approx(x * inner));
+}
+
+/// Takes away the scores of keys that their rows don't see, of the warp's 16 keys from `first_key`
+/// on.
+template <int32_t kRows>
+__device__ __forceinline__ void mask_scores(const RowVisibility* visibility, int32_t first_key,
+                                            int32_t key_end, int32_t lane, ColumnScores<kRows>& s) {
+    const RowVisibility* const rows = visibility + lane % 4 * 2;
+    int32_t key[2];    // this lane's, beyond all if they do not exist
+    uint32_t word[2];  // where their bits are in the rows' ancestors
+    uint32_t bit[2];
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        key[half] = first_key + lane / 4 + 8 * half;
+        const auto node = static_cast<uint32_t>(key[half] - rows->context);  // of all rows
+        const bool exists = key[half] < key_end;
+        if (!exists) key[half] = INT32_MAX;
+        word[half] = node / 32 % 4;
+        bit[half] = exists && node < 128 ? 1u << node % 32 : 0;
+    }
+#pragma unroll
+    for (int32_t i = 0; i < kRows / 4; ++i) {
+        const RowVisibility& row = rows[i / 2 * 8 + i % 2];
+        const auto* const ancestors = reinterpret_cast<const uint32_t*>(row.ancestors);
+#pragma unroll
+        for (int32_t half = 0; half < 2; ++half) {
+            const bool in_tree = (ancestors[word[half]] & bit[half]) != 0;
+            const bool sees = key[half] < row.limit ? key[half] >= row.first : in_tree;
+            if (!sees) s[i / 2 * 4 + 2 * half + i % 2] = -INFINITY;
+        }
+    }
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
