@@ -92,6 +92,7 @@ struct Partials {
                               .teams_log2 = 0,
                               .chunks = 0,
                               .path_nodes_log2 = kPathNodesLog2,
+                              .group_log2 = 0,
                               .unused = {}};
             item.chunks = static_cast<uint8_t>(merge_chunks(item));
             item.teams_log2 =

@@ -4,7 +4,9 @@
 
 #include "kernels/attn_combine/attn_combine.h"
 #include "kernels/attn_plan/attn_merge.h"
+#include "kernels/attn_plan/folded_partials.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace kd {
@@ -32,6 +34,7 @@ struct CombineArgs {
     const PlanHeader* header;
     const MergeItem* items;
     const float* partial_lse;
+    const float* partial_exponent;  // of folded partials
     const uint16_t* partial_out;
     uint16_t* out;
     float* lse;
@@ -77,8 +80,9 @@ __device__ __forceinline__ ItemWords load_item(const MergeItem* item) {
 
 /// This lane's columns of place kPlace, through L2; undefined where bit kPlace of `places` is 0.
 /// Volatile, or the compiler moves one such load or another behind the wait for the log-sum-exp.
+/// What is read once makes room in L2 before what is still to be read.
 template <int32_t kPlace, int32_t kPlaceBytes>
-__device__ __forceinline__ uint4 load_place(const uint16_t* out, uint32_t places) {
+__device__ __forceinline__ uint4 load_place(const uint16_t* out, uint32_t places, uint64_t policy) {
     uint4 row;
     asm volatile(
         "{\n"
@@ -86,10 +90,10 @@ __device__ __forceinline__ uint4 load_place(const uint16_t* out, uint32_t places
         ".reg .b32 bit;\n"
         "and.b32 bit, %5, %6;\n"
         "setp.ne.u32 valid, bit, 0;\n"
-        "@valid ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4 + %7];\n"
+        "@valid ld.global.cg.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4 + %7], %8;\n"
         "}\n"
         : "=r"(row.x), "=r"(row.y), "=r"(row.z), "=r"(row.w)
-        : "l"(out), "r"(places), "n"(1 << kPlace), "n"(kPlace * kPlaceBytes)
+        : "l"(out), "r"(places), "n"(1 << kPlace), "n"(kPlace * kPlaceBytes), "l"(policy)
         : "memory");
     return row;
 }
@@ -97,12 +101,19 @@ template <int32_t kPlaceBytes, int32_t... kPlace>
 __device__ __forceinline__ void load_places(uint4 (&rows)[sizeof...(kPlace)], const uint16_t* out,
                                             uint32_t places,
                                             std::integer_sequence<int32_t, kPlace...>) {
-    ((rows[kPlace] = load_place<kPlace, kPlaceBytes>(out, places)), ...);
+    const uint64_t policy = ptx::evict_first_policy();
+    ((rows[kPlace] = load_place<kPlace, kPlaceBytes>(out, places, policy)), ...);
 }
 
-/// A row's partial of its path, where it has one: its log-sum-exp, 4 columns.
+__device__ __forceinline__ uint32_t load_pair(const uint16_t* values) {
+    return __ldcg(reinterpret_cast<const uint32_t*>(values));
+}
+
+/// A row's partial of its path, where it has one: its log-sum-exp, 4 columns and, if folded, their
+/// exponent.
 struct PathColumns {
     float lse = minus_infinity();
+    float exponent = kNoExponent;
     uint2 columns = {0, 0};
 };
 
@@ -110,6 +121,13 @@ struct PathColumns {
 __device__ __forceinline__ void merge_words(float& low, float& high, float weight, uint32_t word) {
     low = fmaf(weight, __uint_as_float(word << 16), low);
     high = fmaf(weight, __uint_as_float(word & 0xffff0000u), high);
+}
+
+/// The same with the two f16 of a word.
+__device__ __forceinline__ void merge_folded(float& low, float& high, float weight, uint32_t word) {
+    const float2 values = ptx::unpack_f16(word);
+    low = fmaf(weight, values.x, low);
+    high = fmaf(weight, values.y, high);
 }
 
 /// Two columns of the output as bf16; a zero is +0.
@@ -149,6 +167,76 @@ __device__ __forceinline__ Merged merge_places(const float* lse, const uint16_t*
     return merged;
 }
 
+/// The same of folded partials. `exponent`: where that of place 0 is, `out`: where the values are
+/// that this lane loads, in the order of folded_values_at; `grouped`: places are of whole groups,
+/// else neighbours are folded first.
+__device__ __forceinline__ Merged merge_folded_places(const float* lse, const float* exponent,
+                                                      const uint16_t* out, uint32_t places,
+                                                      bool grouped, int32_t lane) {
+    static_assert(kFoldedSegments == 2);
+    constexpr int32_t kGroups = kMergeChunk / kFoldedSegments;
+    float own = minus_infinity();
+    float own_exponent = kNoExponent;
+    if ((places >> lane & 1) != 0) {
+        own = __ldcg(lse + lane * kTileRows);
+        own_exponent = __ldcg(exponent + lane * (kFoldedExponents * kTileRows));
+    }
+    uint4 rows[kMergeChunk];
+    load_places<2 * kTileRows * kFoldedDim>(rows, out, places,
+                                            std::make_integer_sequence<int32_t, kMergeChunk>());
+    // In lane i what there is of place i, or, at even places, of it and the next.
+    const bool seen = own != minus_infinity();
+    if (!seen) own_exponent = kNoExponent;
+    const float next = __shfl_down_sync(kWholeWarp, own, 1, kLanes);
+    const float next_exponent = __shfl_down_sync(kWholeWarp, own_exponent, 1, kLanes);
+    const Fold own_fold(own_exponent, next_exponent);
+    if (!grouped) {
+        own = lane % 2 == 0 ? folded_lse(own, next) : minus_infinity();
+        if (own_fold.replaces) own_exponent = next_exponent;
+    }
+    Merged merged = {.largest = own};
+#pragma unroll
+    for (int32_t step = kLanes / 2; step > 0; step /= 2) {
+        merged.largest = fmaxf(merged.largest, __shfl_xor_sync(kWholeWarp, merged.largest, step));
+    }
+    const float reference = reference_of(merged.largest);
+    const float own_weight = ptx::exp2_approx(own - reference);
+    const float own_scale =
+        own != minus_infinity() ? ptx::exp2_approx(own_exponent - reference) : 0.0f;
+    const uint32_t seen_places = __ballot_sync(kWholeWarp, seen) >> (threadIdx.x % 32 & ~7);
+#pragma unroll
+    for (int32_t i = 0; i < kGroups; ++i) {
+        const int32_t from = grouped ? i : 2 * i;
+        const float scale = __shfl_sync(kWholeWarp, own_scale, from, kLanes);
+        merged.weights += __shfl_sync(kWholeWarp, own_weight, from, kLanes);
+        Fold fold = own_fold;
+        fold.replaces = __shfl_sync(kWholeWarp, own_fold.replaces, from, kLanes);
+        fold.factor = __shfl_sync(kWholeWarp, own_fold.factor, from, kLanes);
+        const auto folded = [&](uint32_t before, uint32_t at, uint32_t one) {
+            if (grouped) return scale != 0 ? one : 0u;
+            return fold.sum((seen_places >> 2 * i & 1) != 0 ? before : 0u,
+                            (seen_places >> (2 * i + 1) & 1) != 0 ? at : 0u);
+        };
+        float* const v = merged.values;
+        const uint4 &a = rows[2 * i], &b = rows[2 * i + 1], &c = rows[i];
+        merge_folded(v[0], v[1], scale, folded(a.x, b.x, c.x));
+        merge_folded(v[2], v[3], scale, folded(a.y, b.y, c.y));
+        merge_folded(v[4], v[5], scale, folded(a.z, b.z, c.z));
+        merge_folded(v[6], v[7], scale, folded(a.w, b.w, c.w));
+    }
+    // Columns of a quad to those of its threads.
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        uint32_t words[4];
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) words[i] = __float_as_uint(merged.values[2 * i + half]);
+        ptx::quad_transpose(words, lane);
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) merged.values[2 * i + half] = __uint_as_float(words[i]);
+    }
+    return merged;
+}
+
 // A block works on one merge item and one slice of 64 columns: kMergeTeams teams of 8 lanes,
 // equally many for each row of the item, neighbours in different rows. Team j of a row merges chunk
 // j into its slot; then the first two teams of the row merge the slots in ascending order, and the
@@ -158,9 +246,10 @@ __device__ __forceinline__ Merged merge_places(const float* lse, const uint16_t*
 // block's item, then everything of the partials.
 //
 // Grid: a multiple of the slices, as many blocks as can run at once, looping over items.
-template <int32_t kDim>
+template <int32_t kDim, bool kFolded>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
     attn_combine_kernel(CombineArgs args) {
+    static_assert(!kFolded || kDim == kFoldedDim);
     constexpr uint32_t kSlices = (kDim + kColumns - 1) / kColumns;
     __shared__ float4 s_values[kMergeTeams][2][kLanes];  // a lane's columns 0-3, 4-7
     __shared__ float2 s_sums[kMergeTeams];               // largest lse, sum of weights
@@ -199,7 +288,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
                    : -1;
 
         const MergeRange range = merge_chunk(item, chunk);
-        const int32_t at = (item.first_partial + range.origin) * kTileRows + row % kTileRows;
+        const int32_t place = item.first_partial + range.origin;
+        const int32_t at = place * kTileRows + row % kTileRows;
         uint32_t places = 0;
         if (active && chunk < item.chunks) places = (1u << range.end) - (1u << range.begin);
         // Slots up to a multiple of 4: those of teams without a chunk are empty.
@@ -212,19 +302,32 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
             const int32_t partial =
                 item.path_partial + unit * args.path_blocks + group_head / kTileRows;
             const int32_t unit_node = node & ((1 << item.path_nodes_log2) - 1);
-            const int32_t path_row =
-                partial * kTileRows + unit_node * args.group + group_head % kTileRows;
-            path.lse = __ldcg(args.partial_lse + path_row);
-            if (has_columns) {
-                path.columns = __ldcg(reinterpret_cast<const uint2*>(
-                    args.partial_out + int64_t{path_row} * kDim + column + 4 * chunk));
+            const int32_t path_row = unit_node * args.group + group_head % kTileRows;
+            path.lse = __ldcg(args.partial_lse + partial * kTileRows + path_row);
+            const uint16_t* values = args.partial_out + int64_t{partial} * kTileRows * kDim;
+            if (kFolded) {
+                path.exponent = __ldcg(args.partial_exponent +
+                                       folded_exponent_at(partial, slice / 2, path_row));
+                const int32_t own = column + 4 * chunk;
+                path.columns = {load_pair(values + folded_pair_at(path_row, own)),
+                                load_pair(values + folded_pair_at(path_row, own + 2))};
+            } else if (has_columns) {
+                path.columns = __ldcg(
+                    reinterpret_cast<const uint2*>(values + path_row * kDim + column + 4 * chunk));
             }
         }
         Merged merged;
         if (__any_sync(kWholeWarp, places != 0)) {
-            merged = merge_places<kDim>(args.partial_lse + at,
-                                        args.partial_out + int64_t{at} * kDim + column, places,
-                                        lane, has_columns);
+            const uint16_t* of_row = args.partial_out + int64_t{at} * kDim;
+            if constexpr (kFolded)
+                merged = merge_folded_places(
+                    args.partial_lse + at,
+                    args.partial_exponent + folded_exponent_at(place, slice / 2, row % kTileRows),
+                    of_row + folded_values_at(0, column / 32, lane % 4), places,
+                    item.group_log2 != 0, lane);
+            else
+                merged = merge_places<kDim>(args.partial_lse + at, of_row + column, places, lane,
+                                            has_columns);
         }
 
         uint16_t* out = args.out + int64_t{out_row} * kDim + column;
@@ -274,8 +377,15 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
                 }
                 const float scale = ptx::exp2_approx(path.lse - reference);
                 weights += scale;
-                merge_words(sum.x, sum.y, scale, scale != 0 ? path.columns.x : 0u);
-                merge_words(sum.z, sum.w, scale, scale != 0 ? path.columns.y : 0u);
+                if (kFolded) {
+                    const float of_values =
+                        scale != 0 ? ptx::exp2_approx(path.exponent - reference) : 0.0f;
+                    merge_folded(sum.x, sum.y, of_values, scale != 0 ? path.columns.x : 0u);
+                    merge_folded(sum.z, sum.w, of_values, scale != 0 ? path.columns.y : 0u);
+                } else {
+                    merge_words(sum.x, sum.y, scale, scale != 0 ? path.columns.x : 0u);
+                    merge_words(sum.z, sum.w, scale, scale != 0 ? path.columns.y : 0u);
+                }
                 if (has_columns) {
                     const float inverse = weights != 0 ? __fdividef(1, weights) : 0.0f;
                     *reinterpret_cast<uint2*>(out + 4 * chunk) = make_uint2(
@@ -297,7 +407,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
     }
 }
 
-template <int32_t kDim>
+template <int32_t kDim, bool kFolded = false>
 cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
     constexpr int64_t kSlices = (kDim + kColumns - 1) / kColumns;
     const int64_t capacity = params.workspace.merge_item_capacity;
@@ -309,6 +419,7 @@ cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
         .header = params.workspace.header,
         .items = params.workspace.merge_items,
         .partial_lse = params.workspace.partial_lse,
+        .partial_exponent = params.workspace.partial_exponent,
         .partial_out = static_cast<const uint16_t*>(params.workspace.partial_out),
         .out = static_cast<uint16_t*>(params.out),
         .lse = params.lse,
@@ -327,7 +438,7 @@ cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
         if (error != cudaSuccess) return error;
         shared_bytes /= kBlocksAtOnce<kDim> + 1;
     }
-    return launch_overlapped(attn_combine_kernel<kDim>,
+    return launch_overlapped(attn_combine_kernel<kDim, kFolded>,
                              static_cast<int32_t>(items_at_once * kSlices), kThreads, shared_bytes,
                              stream, args);
 }
@@ -345,7 +456,7 @@ cudaError_t attn_combine(const AttnCombineParams& params, cudaStream_t stream) {
         case 256:
             return launch<256>(params, stream);
         case 512:
-            return launch<512>(params, stream);
+            return params.folded ? launch<512, true>(params, stream) : launch<512>(params, stream);
         default:
             return cudaErrorNotSupported;
     }

@@ -14,6 +14,7 @@ struct AttnCombineParams {
     int32_t heads;
     int32_t kv_heads;
     int32_t value_dim;  // 64, 96, 128, 256 or 512
+    bool folded;        // partials as folded_partials.cuh says; 512 values
     int32_t multiprocessors;
     void* out;   // bf16 [nodes, heads, value_dim]
     float* lse;  // [nodes, heads] natural, or null

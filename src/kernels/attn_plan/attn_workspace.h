@@ -83,6 +83,8 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
         place(workspace.first_slots, count(multiprocessors) * kFirstSlots * sizeof(int32_t));
     const size_t partial_rows = count(workspace.partial_capacity) * kTileRows;
     place(workspace.partial_lse, partial_rows * sizeof(float));
+    if (shape.kind == KDT_ATTN_MLA && shape.kv_format == KDT_KV_BF16)
+        place(workspace.partial_exponent, partial_rows * kFoldedExponents * sizeof(float));
     std::byte* partial_out = nullptr;
     place(partial_out, partial_rows * count(attn_value_dim(shape)) * sizeof(uint16_t));
     workspace.partial_out = partial_out;

@@ -15,6 +15,7 @@
 // P has two places, so that nobody asks whether the last one is free.
 #pragma once
 
+#include "kernels/attn_plan/folded_partials.cuh"
 #include "kernels/attn_verify_mla/wgmma/bf16_scores.cuh"
 
 namespace kd::mla_wgmma {
@@ -73,6 +74,7 @@ struct ScoreRole {
     int32_t thread;
     float* row_scale;
     float* row_inverse;
+    float* row_reference;
     int32_t* rescale_flag;
     float to_log2;
     uint32_t p_row;  // where this lane's row of P goes for the first two groups of 8 keys
@@ -89,6 +91,7 @@ struct ScoreRole {
           thread(of_role),
           row_scale(reinterpret_cast<float*>(memory + kRowScale)),
           row_inverse(reinterpret_cast<float*>(memory + kRowInverse)),
+          row_reference(reinterpret_cast<float*>(memory + kRowReference)),
           rescale_flag(reinterpret_cast<int32_t*>(memory + kRescaleFlag)),
           to_log2(score_factor(params, params.scale)) {
         // Lane l addresses row l % 8 of matrix l / 8: rows 0-7 and 8-15 of the first 8 keys, then
@@ -141,7 +144,7 @@ struct ScoreRole {
             for (int32_t i = 0; i < kKeys / 2; ++i) top[i >> 1 & 1] = fmaxf(top[i >> 1 & 1], s[i]);
 #pragma unroll
             for (int32_t r = 0; r < 2; ++r) {
-                top[r] = quad_max(top[r]) * to_log2;
+                top[r] = ceilf(quad_max(top[r]) * to_log2);
                 const uint32_t moving = __ballot_sync(0xffffffff, sum[r] > kMostSum);
                 // Whether the row's, that is of one of its four threads.
                 const bool own = (moving >> (thread % 32 & ~3) & 15) != 0 && top[r] > -INFINITY;
@@ -222,15 +225,20 @@ struct ScoreRole {
         }
     }
 
-    __device__ __forceinline__ void finish(const WorkUnit& unit, uint32_t unit_parity,
-                                           const RowState (&rows)[2]) const {
+    /// `lse`: of the rows' partial; `adds`: it has been that of the unit before.
+    __device__ __forceinline__ void finish(const WorkUnit& unit, uint32_t unit_parity, bool adds,
+                                           const RowState (&rows)[2], float (&lse)[2]) const {
 #pragma unroll
         for (int32_t half = 0; half < 2; ++half) {
             const float sum = quad_sum(rows[half].sum);
             if (thread % 4 != 0) continue;
-            row_inverse[unit_parity * 64 + row() + 8 * half] = sum == 0.0f ? 0.0f : 1.0f / sum;
+            const int32_t at = unit_parity * 64 + row() + 8 * half;
+            row_inverse[at] = sum == 0.0f ? 0.0f : 1.0f / sum;
+            row_reference[at] = rows[half].maximum;
+            const float own = row_lse(rows[half].maximum, sum);
+            lse[half] = adds ? folded_lse(lse[half], own) : own;
             if (unit.columns == UnitColumns::high) continue;  // the other half stores it
-            store_lse(p, unit, row() + 8 * half, row_lse(rows[half].maximum, sum));
+            store_lse(p, unit, row() + 8 * half, lse[half]);
         }
         __syncwarp();
         ptx::mbarrier_arrive_warp(shared + kBarrierFinal + 8 * unit_parity, thread % 32);
@@ -248,10 +256,13 @@ struct ScoreRole {
         if (index >= units) return;
         QueryRegisters q;
         load_q(sources, shared, thread, q, [] { ptx::named_barrier_arrive(kQueryBarrier, 256); });
+        int32_t partial = -1;  // of the unit before
+        float lse[2] = {};
         for (uint32_t unit_parity = 0;; unit_parity ^= 1) {
             RowState rows[2];
             unit_tiles(unit, q, rows);
-            finish(unit, unit_parity, rows);
+            finish(unit, unit_parity, unit.partial == partial, rows, lse);
+            partial = unit.partial;
             index = next_unit(unit, index);
             if (index >= units) return;
             const int32_t row = unit.first_node * p.heads + unit.row_begin;
@@ -268,6 +279,10 @@ struct ScoreRole {
 
 // ---- accumulate -------------------------------------------------------------------------------
 
+// Exponents that rows of O are scaled by: 2^-shift is a normal float.
+inline constexpr int32_t kLeastShift = -100;
+inline constexpr int32_t kMostShift = 126;
+
 /// What an accumulating warpgroup has of the latent: 256 values, or 128 where two blocks share the
 /// unit. `chunk`: of 64 values, the first.
 struct LatentPart {
@@ -279,13 +294,62 @@ struct LatentPart {
           chunk((wide ? 4 : 2) * half + (unit.columns == UnitColumns::high ? 4 : 0)) {}
 };
 
-/// Normalises a warp's 16 rows of O and stores them, by way of its own part of shared memory, 32
-/// columns at a time. No stage of the ring is taken for it: the next unit's tiles come meanwhile.
-/// `thread`: of the warpgroup.
+/// Stores 128 columns of a warp's 16 rows of O in a partial or adds them to it, straight from
+/// registers. `reference`: of the thread's two rows; `exponent`: of their values in the partial.
+/// `thread`: of the warpgroup; `quarter`: which columns.
+__device__ __forceinline__ void fold_quarter(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                                             int32_t thread, int32_t quarter, bool adds,
+                                             const float (&reference)[2], const float (&o)[64],
+                                             float (&exponent)[2]) {
+    const int32_t lane = thread % 32;
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        const int32_t row = thread / 32 * 16 + lane / 4 + 8 * half;
+        float largest = 0.0f;
+#pragma unroll
+        for (int32_t i = 0; i < 64; ++i)
+            if ((i >> 1 & 1) == half) largest = fmaxf(largest, fabsf(o[i]));
+        // Values times 2^-shift are below 1, the largest of them no less than 1/2.
+        const int32_t shift =
+            min(max((__float_as_int(quad_max(largest)) >> 23) - 126, kLeastShift), kMostShift);
+        const float scale = __int_as_float((127 - shift) << 23);
+        const float own = reference[half] + static_cast<float>(shift);
+        const Fold fold(exponent[half], own);
+        const bool replaces = !adds || fold.replaces;
+        if (row >= unit.rows) continue;
+        if (replaces) {
+            exponent[half] = own;
+            if (lane % 4 == 0)
+                p.workspace.partial_exponent[folded_exponent_at(unit.partial, quarter, row)] = own;
+        }
+        auto* const to = static_cast<uint16_t*>(p.workspace.partial_out) +
+                         int64_t{unit.partial} * kTileRows * kMlaLatent +
+                         folded_values_at(row, quarter * 4, lane % 4);
+#pragma unroll
+        for (int32_t group = 0; group < 4; ++group) {  // of 32 columns
+            uint32_t words[4];
+#pragma unroll
+            for (int32_t i = 0; i < 4; ++i) {
+                const float* const d = &o[group * 16 + i * 4 + 2 * half];
+                words[i] = ptx::pack_f16(d[0] * scale, d[1] * scale);
+            }
+            void* const at = to + folded_values_at(0, group, 0);
+            if (replaces)
+                *static_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
+            else
+                ptx::add_f16_128(at, fold.scaled(words[0]), fold.scaled(words[1]),
+                                 fold.scaled(words[2]), fold.scaled(words[3]));
+        }
+    }
+}
+
+/// Normalises a warp's 16 rows of O and stores them as the output, by way of its own part of shared
+/// memory, 32 columns at a time. No stage of the ring is taken for it: the next unit's tiles come
+/// meanwhile. `thread`: of the warpgroup. A unit that has all keys is not shared: the warpgroup has
+/// half of the latent.
 __device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const WorkUnit& unit,
                                           uint32_t shared, int32_t thread, int32_t half,
-                                          const LatentPart& part, const float (&inverse)[2],
-                                          const float (&o)[2][64]) {
+                                          const float (&inverse)[2], const float (&o)[2][64]) {
     const int32_t lane = thread % 32;
     const uint32_t memory = shared + kOut + (half * 4 + thread / 32) * kOutBytes;
     // 64 bytes a row; the 16-byte units of rows 2 i and 2 i + 1 lie in order i.
@@ -294,15 +358,12 @@ __device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const Wo
     };
     const uint32_t to[2] = {place(lane % 16, lane / 16), place(lane % 16, 2 + lane / 16)};
     const uint32_t from[2] = {place(lane / 4, lane % 4), place(8 + lane / 4, lane % 4)};
-    const int64_t first_row = unit.partial >= 0
-                                  ? int64_t{unit.partial} * kTileRows
-                                  : int64_t{unit.first_node} * p.heads + unit.row_begin;
+    const int64_t first_row = int64_t{unit.first_node} * p.heads + unit.row_begin;
     const int32_t row = thread / 32 * 16 + lane / 4;  // and row + 8
-    auto* const out = static_cast<std::byte*>(unit.partial >= 0 ? p.workspace.partial_out : p.out) +
-                      2 * ((first_row + row) * kMlaLatent + part.chunk * 64) + lane % 4 * 16;
+    auto* const out = static_cast<std::byte*>(p.out) +
+                      2 * ((first_row + row) * kMlaLatent + half * 256) + lane % 4 * 16;
 #pragma unroll
     for (int32_t piece = 0; piece < 8; ++piece) {
-        const int32_t rows = piece < 4 || part.wide ? unit.rows : 0;
 #pragma unroll
         for (int32_t i = 0; i < 2; ++i) {  // 16 columns
             const float* const d = &o[piece / 4][piece % 4 * 16 + i * 8];
@@ -313,8 +374,8 @@ __device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const Wo
         }
         __syncwarp();
         const uint4 values[2] = {ptx::load_shared_128(from[0]), ptx::load_shared_128(from[1])};
-        if (row < rows) *reinterpret_cast<uint4*>(out + piece * 64) = values[0];
-        if (row + 8 < rows)
+        if (row < unit.rows) *reinterpret_cast<uint4*>(out + piece * 64) = values[0];
+        if (row + 8 < unit.rows)
             *reinterpret_cast<uint4*>(out + 8 * 2 * kMlaLatent + piece * 64) = values[1];
         __syncwarp();  // before the next piece is written
     }
@@ -347,6 +408,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     const int32_t row = warp * 16 + lane / 4;
     const float* const row_scale = reinterpret_cast<const float*>(memory + kRowScale);
     const float* const row_inverse = reinterpret_cast<const float*>(memory + kRowInverse);
+    const float* const row_reference = reinterpret_cast<const float*>(memory + kRowReference);
     const int32_t* const rescale_flag = reinterpret_cast<const int32_t*>(memory + kRescaleFlag);
     const uint64_t p_tile = wgmma::k_major(__shfl_sync(0xffffffff, shared + kP, 0));
     uint64_t tile = wgmma::mn_major(__shfl_sync(0xffffffff, shared + kKv, 0), kChunkBytes);
@@ -357,6 +419,8 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     RingPlace place;
     uint32_t tiles = 0;
     uint32_t unit_count = 0;
+    int32_t partial = -1;       // of the unit before
+    float exponent[2][2] = {};  // of its values, of each 128 columns
     for (int32_t index = first_unit(p.workspace); index < units;
          index = next_unit(unit, index), ++unit_count) {
         if (index != blockIdx.x) unit = p.workspace.units[index];
@@ -387,10 +451,18 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
             place.next(tile);
         }
         ptx::mbarrier_wait(shared + kBarrierFinal + 8 * unit_parity, unit_count >> 1 & 1);
-        const float inverse[2] = {
-            *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row),
-            *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row + 8)};
-        if (warp * 16 < unit.rows) store_out(p, unit, shared, thread, half, part, inverse, o);
+        const volatile float* const of_unit =
+            (unit.partial >= 0 ? row_reference : row_inverse) + unit_parity * 64 + row;
+        const float of_rows[2] = {of_unit[0], of_unit[8]};
+        if (unit.partial >= 0) {
+            const bool adds = unit.partial == partial;
+            fold_quarter(p, unit, thread, part.chunk / 2, adds, of_rows, o[0], exponent[0]);
+            if (part.wide)
+                fold_quarter(p, unit, thread, part.chunk / 2 + 1, adds, of_rows, o[1], exponent[1]);
+        } else if (warp * 16 < unit.rows) {
+            store_out(p, unit, shared, thread, half, of_rows, o);
+        }
+        partial = unit.partial;
         __syncwarp();
     }
 }
