@@ -138,12 +138,22 @@ constexpr bool attn_shares(const kdt_attn_shape& shape, AttnEngine engine) {
     return is_mla_wgmma_bf16(shape, engine) && shape.mode == KDT_ATTN_DETERMINISTIC;
 }
 
-/// Deterministic mode: segments of a row in sixteenths of row_segments(), while none is longer than
-/// most_keys; else the next level decides. Of a level, none is shorter than least_keys.
+/// Deterministic mode: segments of all row tiles of one node, about. They fill the multiprocessors
+/// of an H200 and leave a few for paths; half as many do so with two nodes' row tiles.
+inline constexpr int32_t kMostSegments = 128;
+
+/// Row tiles of a node in deterministic mode, over all K/V heads.
+constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
+    const int32_t group = shape.heads / shape.kv_heads;
+    return shape.kv_heads * ((group + kTileRows - 1) / kTileRows);
+}
+
+/// Deterministic mode: segments of a row, at most, while none is longer than most_tiles; else the
+/// next level decides. Of a level, none is shorter than least_tiles.
 struct SegmentLevel {
-    int32_t most_keys;
-    int32_t sixteenths;
-    int32_t least_keys;
+    int32_t most_tiles;
+    int32_t segments;
+    int32_t least_tiles;
 };
 struct SegmentLevels {
     SegmentLevel level[4];  // the last has no limit
@@ -158,16 +168,19 @@ struct SegmentLevels {
 /// heads have short steps, in which results count. Where V is converted, one consumer does not keep
 /// up with the memory: long segments are twice as many, for both. Other GQA waits for memory.
 constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEngine engine) {
-    constexpr SegmentLevel kAll = {INT32_MAX, 16, 0};
-    constexpr int32_t kMlaKeys = kMlaWgmmaTileKeys;
-    if (is_mla_wgmma_bf16(shape, engine))
-        return {{{3 * kMlaKeys, 4, 0}, {16 * kMlaKeys, 8, 3 * kMlaKeys}, kAll, kAll}};
-    if (shape.kind == KDT_ATTN_MLA) return {{{10 * kMlaKeys, 8, 0}, kAll, kAll, kAll}};
-    if (!attn_takes_pairs(shape, engine)) return {{kAll, kAll, kAll, kAll}};
-    const SegmentLevel last = {INT32_MAX, shape.kv_format == KDT_KV_BF16 ? 16 : 32, 0};
-    if (shape.kv_heads < 4)
-        return {{{2 * kTileKeys, 4, 0}, {4 * kTileKeys, 8, 0}, {31 * kTileKeys, 16, 0}, last}};
-    return {{{10 * kTileKeys, 13, 0}, {20 * kTileKeys, 15, 0}, {31 * kTileKeys, 16, 0}, last}};
+    const int32_t of_row = kMostSegments / node_tiles(shape);
+    // Up to `most_tiles`, sixteenths of so many.
+    const auto level = [&](int32_t most_tiles, int32_t sixteenths, int32_t least_tiles = 0) {
+        const int32_t segments = of_row * sixteenths / 16;
+        return SegmentLevel{most_tiles, segments > 1 ? segments : 1, least_tiles};
+    };
+    const SegmentLevel all = level(INT32_MAX, 16);
+    if (is_mla_wgmma_bf16(shape, engine)) return {{level(3, 4), level(16, 8, 3), all, all}};
+    if (shape.kind == KDT_ATTN_MLA) return {{level(7, 8), all, all, all}};
+    if (!attn_takes_pairs(shape, engine)) return {{all, all, all, all}};
+    const SegmentLevel last = shape.kv_format == KDT_KV_BF16 ? all : level(INT32_MAX, 32);
+    if (shape.kv_heads < 4) return {{level(2, 4), level(4, 8), level(31, 16), last}};
+    return {{level(10, 13), level(20, 15), level(31, 16), last}};
 }
 
 /// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with

@@ -19,16 +19,10 @@ constexpr int32_t most_row_tiles(const kdt_attn_shape& shape, int32_t requests, 
     return shape.kv_heads * ((max_nodes * group + (kTileRows - 1) * filled) / kTileRows);
 }
 
-/// Row tiles of a node in deterministic mode, over all K/V heads.
-constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
-    return shape.kv_heads * ceil_div(shape.heads / shape.kv_heads, kTileRows);
-}
-
 /// Deterministic mode: prefix segments of one request, of both lengths, at most.
 constexpr int32_t most_segments(const kdt_attn_shape& shape, int32_t max_context) {
     const int32_t tiles = ceil_div(max_context, least_tile_keys(shape));
-    const SegmentLevels levels = attn_segment_levels(shape, AttnEngine::wgmma_sm90);
-    const int32_t most = row_segments(node_tiles(shape)) * levels.level[3].sixteenths / 16;
+    const int32_t most = attn_segment_levels(shape, AttnEngine::wgmma_sm90).level[3].segments;
     return 2 * (tiles < most ? tiles : most);
 }
 
