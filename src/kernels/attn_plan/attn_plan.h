@@ -24,6 +24,13 @@ inline constexpr int32_t kTileKeys = 64;
 /// Key tile of the bf16 MLA main loop on sm_90a, which gets units of whole multiples.
 inline constexpr int32_t kMlaWgmmaTileKeys = 48;
 
+/// Partials of the bf16 MLA loop on sm_90a (folded_partials.cuh): values of a row, exponents of
+/// them, segments of a group.
+inline constexpr int32_t kFoldedDim = 512;
+inline constexpr int32_t kFoldedExponents = kFoldedDim / 128;
+inline constexpr int32_t kFoldedSegmentsLog2 = 1;
+inline constexpr int32_t kFoldedSegments = 1 << kFoldedSegmentsLog2;
+
 /// Values of its rows that a unit accumulates: all, or one half where two blocks share a segment.
 enum class UnitColumns : int16_t { all, low, high };
 
@@ -48,7 +55,8 @@ struct alignas(64) WorkUnit {
     int32_t rows;       // 1..kTileRows
     int32_t key_begin;  // a multiple of tile_keys
     int32_t key_end;    // key_begin: no keys, beside the only unit of a pair
-    int32_t partial;    // partial result it writes; -1: it alone has all keys and writes the output
+    int32_t partial;  // partial result it writes, or adds to; -1: it alone has all keys and writes
+                      // the output
     int32_t segment_keys;
     int32_t path_node;  // the first, index in the request
     // Facts of the request, so that a block that has its unit needs no second look-up.
@@ -86,7 +94,8 @@ struct alignas(32) MergeItem {
     uint8_t teams_log2;  // of one row
     uint8_t chunks;      // of one row, without its path
     uint8_t path_nodes_log2;
-    uint8_t unused[4];
+    uint8_t group_log2;  // segments of a partial
+    uint8_t unused[3];
 };
 static_assert(sizeof(MergeItem) == 32);
 

@@ -9,20 +9,19 @@ namespace kd {
 
 /// Time of a key tile of this request's while `units` units share the device, from memory and in
 /// all. The row tiles of a K/V head read the same keys at the same time, so memory delivers them
-/// once, and so do blocks that share them. `together_log2`: row tiles that a block takes at a
+/// once. `together_log2`: row tiles that a block takes at a
 /// time.
 struct TileTime {
     int32_t memory_ns;
     int32_t ns;
 };
 constexpr TileTime tile_time(const PlanShape& shape, const PlanRequest& request, int32_t units,
-                             int32_t together_log2, int32_t sharing_log2) {
+                             int32_t together_log2) {
     const AttnCosts& costs = shape.costs;
     const int32_t blocks = units < shape.multiprocessors ? units : shape.multiprocessors;
-    const int32_t readers = request.row_tiles >> together_log2 << sharing_log2;
+    const int32_t readers = request.row_tiles >> together_log2;
     const int32_t memory = costs.tile_memory_ns * blocks / (shape.multiprocessors * readers);
-    const int32_t compute =
-        sharing_log2 > 0 ? costs.shared_tile_ns : costs.tile_compute_ns << together_log2;
+    const int32_t compute = costs.tile_compute_ns << together_log2;
     int32_t tile = memory;
     if (compute > tile) tile = compute;
     if (costs.tile_lone_ns > tile) tile = costs.tile_lone_ns;
@@ -63,11 +62,13 @@ struct WaveClock {
 /// Deterministic mode: time of a run of the prefix, of `runs`.
 constexpr int32_t run_ns(const PlanShape& shape, const PlanRequest& request, int32_t runs,
                          int32_t choice) {
-    const TileTime time = tile_time(shape, request, runs, entry_tiles_log2(shape, request),
-                                    plan_sharing_log2(shape, request, choice));
-    const int32_t entries = run_entries(shape, request, choice);
-    const int32_t tiles = request.prefix[0].segment_keys / shape.tile_keys * entries
-                          << entry_segments_log2(shape, request);
+    const TileTime time = tile_time(shape, request, runs, entry_tiles_log2(shape, request));
+    const PrefixClass& prefix = request.prefix[0];
+    const int32_t pieces = run_pieces(shape, request, choice);
+    const bool grouped = plan_grouped(shape, request, choice);
+    const int32_t keys = grouped ? prefix.segment_keys : prefix.first_keys;
+    const int32_t tiles = keys / shape.tile_keys * pieces << entry_segments_log2(shape, request);
+    const int32_t entries = grouped ? kFoldedSegments * pieces : pieces;
     return unit_ns(shape, time, tiles) + (entries - 1) * shape.costs.segment_ns;
 }
 /// Of an entry of path units, each of which waits for its own keys.
@@ -137,7 +138,6 @@ constexpr Prediction predict(const PlanShape& shape, const PlanRequest* requests
     PlanCounts total{};
     int64_t partial_rows = 0;
     int64_t merged_rows = 0;
-    bool shared = false;
     int32_t together_log2 = 1;
     for (int32_t r = 0; r < count; ++r) {
         const PlanRequest& request = requests[r];
@@ -145,14 +145,11 @@ constexpr Prediction predict(const PlanShape& shape, const PlanRequest* requests
         total = counts_sum(total, counts);
         if (counts.partials > 0) {
             const int64_t rows = int64_t{request.nodes} * shape.group * shape.kv_heads;
-            partial_rows += rows * plan_splits(shape, request, choice);
+            partial_rows += rows * plan_partials(shape, request, choice);
             merged_rows += rows;
         }
-        if (plan_sharing_log2(shape, request, choice) > 0) shared = true;
         if (request.row_tiles % 2 != 0) together_log2 = 0;
     }
-    const bool never =
-        total.partials > shape.partial_capacity || (shared && total.runs > shape.multiprocessors);
     if (!shape.pairs || total.runs <= shape.multiprocessors) together_log2 = 0;
 
     WaveClock clock(shape.multiprocessors);
@@ -167,7 +164,7 @@ constexpr Prediction predict(const PlanShape& shape, const PlanRequest* requests
         } else {
             const int32_t parts = plan_parts(shape, request, choice);
             const TileTime time =
-                tile_time(shape, request, total.runs >> together_log2, together_log2, 0);
+                tile_time(shape, request, total.runs >> together_log2, together_log2);
             clock.add(shape.kv_heads * request.row_tiles * parts >> together_log2,
                       unit_ns(shape, time, ceil_div(request.tiles, parts)));
         }
@@ -184,7 +181,7 @@ constexpr Prediction predict(const PlanShape& shape, const PlanRequest* requests
             partial_rows * shape.costs.partial_row_ps + merged_rows * shape.costs.merged_row_ps;
         ns += shape.costs.combine_ns + rows_ps / 1000;
     }
-    return {never ? kNeverNs : ns, paths};
+    return {total.partials > shape.partial_capacity ? kNeverNs : ns, paths};
 }
 
 /// What plan_splits() takes: chunk length that cuts the request with the most tiles into about
