@@ -22,11 +22,9 @@ constexpr int32_t kThreads = kMergeTeams * kLanes;
 /// for them, because a multiprocessor reads no more than some 64 bytes a nanosecond.
 template <int32_t kDim>
 constexpr int32_t kBlocksAtOnce = kDim == 512 ? 2 : 4;
-constexpr int32_t kMergeTeamsLog2 = 5;
 constexpr int32_t kDivisionShift = 21;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 constexpr float kLn2 = 0.693147180559945309f;
-static_assert(kMergeTeams == 1 << kMergeTeamsLog2);
 static_assert(kMergeChunk == kLanes, "lane i of a team weighs place i of a chunk");
 
 /// What the kernel reads of AttnCombineParams.

@@ -70,10 +70,6 @@ inline constexpr double kPathPairTileUs = 1.9;
 /// A key tile of a path unit in the other GQA loops: a guess between that and its keys' time.
 inline constexpr double kPathTileUs = 1.2;
 
-/// Of a tile's arithmetic, what each of two blocks that share it does: scores and softmax are done
-/// twice.
-inline constexpr double kSharedTile = 0.7;
-
 /// Costs of one step's units. Integers, so that host and device decide alike.
 struct AttnCosts {
     int32_t unit_ns;
@@ -81,7 +77,6 @@ struct AttnCosts {
     int32_t path_ns;          // of a path unit, or a pair of them, without its tiles
     int32_t path_tile_ns;     // a key tile of one or both
     int32_t tile_compute_ns;  // kTileRows rows by a key tile
-    int32_t shared_tile_ns;   // the same by one of two blocks that share it
     int32_t tile_memory_ns;   // a key tile of a K/V head from memory, all multiprocessors reading
     int32_t tile_lone_ns;     // the same while few read
     int32_t combine_ns;
@@ -132,42 +127,60 @@ constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
     return attn_tile_keys(shape, AttnEngine::wgmma_sm90);
 }
 
-/// Deterministic mode: whether two blocks may share a segment, each with all of its keys and half
-/// of the values. What a block does per value of a row is the same then.
-constexpr bool attn_shares(const kdt_attn_shape& shape, AttnEngine engine) {
+/// Deterministic mode: whether segments come in groups of kFoldedSegments, which the main loop can
+/// make one partial of. What it writes then is what attn_combine makes of two.
+constexpr bool attn_groups(const kdt_attn_shape& shape, AttnEngine engine) {
     return is_mla_wgmma_bf16(shape, engine) && shape.mode == KDT_ATTN_DETERMINISTIC;
 }
 
-/// Deterministic mode: segments of a row in sixteenths of row_segments(), while none is longer than
-/// most_keys; else the next level decides. Of a level, none is shorter than least_keys.
+/// Deterministic mode: segments of all row tiles of one node, about. They fill the multiprocessors
+/// of an H200 and leave a few for paths; half as many do so with two nodes' row tiles.
+inline constexpr int32_t kMostSegments = 128;
+
+/// Row tiles of a node in deterministic mode, over all K/V heads.
+constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
+    const int32_t group = shape.heads / shape.kv_heads;
+    return shape.kv_heads * ((group + kTileRows - 1) / kTileRows);
+}
+
+/// Deterministic mode: segments of a row, or groups of them where there are groups, at most, while
+/// none is longer than most_tiles; else the next level decides. Of a level, none is shorter than
+/// least_tiles.
 struct SegmentLevel {
-    int32_t most_keys;
-    int32_t sixteenths;
-    int32_t least_keys;
+    int32_t most_tiles;
+    int32_t segments;
+    int32_t least_tiles;
 };
 struct SegmentLevels {
     SegmentLevel level[4];  // the last has no limit
 };
 
 /// MLA: arithmetic is what a tile costs, so that fewer are better while they are short: a single
-/// node loses, 16 and more gain, because results are fewer. With bf16 on sm_90a two blocks share a
-/// segment of a step with few row tiles, so that it loses less (H200, 4k, 16k, 32k: one node 25,
-/// 13, 25 % above fast mode, 32 nodes 3, 22, 11); the more they share the more they wait for L2, at
-/// 64k one node 30 %, hence the limit. GQA in pairs: fewer where that leaves blocks for the paths
-/// and costs little (4k and 16k, 32 nodes: 14.3 us instead of 15.5, 26.7 instead of 28.8); few K/V
-/// heads have short steps, in which results count. Where V is converted, one consumer does not keep
-/// up with the memory: long segments are twice as many, for both. Other GQA waits for memory.
+/// node loses, 16 and more gain, because results are fewer. With bf16 on sm_90a a block with few
+/// rows takes half a group, so that it loses little: one node wants 128 segments from 16k on, and
+/// three tiles at 4k are too many; 16, 32 and 64 nodes have 2, 4 and 8 row tiles of 64 groups,
+/// which fill the multiprocessors of an H200 once, twice and four times. GQA in pairs: fewer where
+/// that leaves blocks for the paths and costs little (4k and 16k, 32 nodes: 14.3 us instead
+/// of 15.5, 26.7 instead of 28.8); few K/V heads have short steps, in which results count. Where V
+/// is converted, one consumer does not keep up with the memory: long segments are twice as many,
+/// for both. Other GQA waits for memory.
 constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEngine engine) {
-    constexpr SegmentLevel kAll = {INT32_MAX, 16, 0};
-    constexpr int32_t kMlaKeys = kMlaWgmmaTileKeys;
-    if (is_mla_wgmma_bf16(shape, engine))
-        return {{{3 * kMlaKeys, 4, 0}, {16 * kMlaKeys, 8, 3 * kMlaKeys}, kAll, kAll}};
-    if (shape.kind == KDT_ATTN_MLA) return {{{10 * kMlaKeys, 8, 0}, kAll, kAll, kAll}};
-    if (!attn_takes_pairs(shape, engine)) return {{kAll, kAll, kAll, kAll}};
-    const SegmentLevel last = {INT32_MAX, shape.kv_format == KDT_KV_BF16 ? 16 : 32, 0};
-    if (shape.kv_heads < 4)
-        return {{{2 * kTileKeys, 4, 0}, {4 * kTileKeys, 8, 0}, {31 * kTileKeys, 16, 0}, last}};
-    return {{{10 * kTileKeys, 13, 0}, {20 * kTileKeys, 15, 0}, {31 * kTileKeys, 16, 0}, last}};
+    const int32_t of_row = kMostSegments / node_tiles(shape);
+    // Up to `most_tiles`, sixteenths of so many.
+    const auto level = [&](int32_t most_tiles, int32_t sixteenths, int32_t least_tiles = 0) {
+        const int32_t segments = of_row * sixteenths / 16;
+        return SegmentLevel{most_tiles, segments > 1 ? segments : 1, least_tiles};
+    };
+    const SegmentLevel all = level(INT32_MAX, 16);
+    if (is_mla_wgmma_bf16(shape, engine)) {
+        const SegmentLevel groups = level(INT32_MAX, 8, 3);
+        return {{level(3, 4, kFoldedSegments), groups, groups, groups}};
+    }
+    if (shape.kind == KDT_ATTN_MLA) return {{level(7, 8), all, all, all}};
+    if (!attn_takes_pairs(shape, engine)) return {{all, all, all, all}};
+    const SegmentLevel last = shape.kv_format == KDT_KV_BF16 ? all : level(INT32_MAX, 32);
+    if (shape.kv_heads < 4) return {{level(2, 4), level(4, 8), level(31, 16), last}};
+    return {{level(10, 13), level(20, 15), level(31, 16), last}};
 }
 
 /// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with
@@ -210,7 +223,6 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
                                                     : shape.kind == KDT_ATTN_GQA ? kPathTileUs
                                                                                  : tile_us)),
         .tile_compute_ns = static_cast<int32_t>(1e3 * tile_us),
-        .shared_tile_ns = static_cast<int32_t>(1e3 * kSharedTile * tile_us),
         .tile_memory_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.bytes_per_us),
         .tile_lone_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.lone_bytes_per_us),
         .combine_ns = static_cast<int32_t>(1e3 * rates.combine_us),
