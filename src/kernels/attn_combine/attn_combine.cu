@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
             const uint16_t* values = args.partial_out + int64_t{partial} * kTileRows * kDim;
             if (kFolded) {
                 path.exponent = __ldcg(args.partial_exponent +
-                                       folded_exponent_at(partial, slice / 2, path_row));
+                                       folded_exponent_at(partial, slice / 4, path_row));
                 const int32_t own = column + 4 * chunk;
                 path.columns = {load_pair(values + folded_pair_at(path_row, own)),
                                 load_pair(values + folded_pair_at(path_row, own + 2))};
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
             if constexpr (kFolded)
                 merged = merge_folded_places(
                     args.partial_lse + at,
-                    args.partial_exponent + folded_exponent_at(place, slice / 2, row % kTileRows),
+                    args.partial_exponent + folded_exponent_at(place, slice / 4, row % kTileRows),
                     of_row + folded_values_at(0, column / 32, lane % 4), places,
                     item.group_log2 != 0, lane);
             else

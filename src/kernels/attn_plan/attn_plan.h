@@ -27,7 +27,7 @@ inline constexpr int32_t kMlaWgmmaTileKeys = 48;
 /// Partials of the bf16 MLA loop on sm_90a (folded_partials.cuh): values of a row, exponents of
 /// them, segments of a group.
 inline constexpr int32_t kFoldedDim = 512;
-inline constexpr int32_t kFoldedExponents = kFoldedDim / 128;
+inline constexpr int32_t kFoldedExponents = kFoldedDim / 256;
 inline constexpr int32_t kFoldedSegmentsLog2 = 1;
 inline constexpr int32_t kFoldedSegments = 1 << kFoldedSegmentsLog2;
 
@@ -67,6 +67,8 @@ struct alignas(64) WorkUnit {
     int32_t seen_end;     // without a sliding window all rows see the keys below
     int32_t next;         // the unit that the block takes next; 0: the one gridDim.x further on
 
+    /// Whether its results are added to what the unit before it in its block stored in `before`.
+    constexpr bool adds_to(int32_t before) const { return partial >= 0 && partial == before; }
     /// Of the first kind.
     constexpr bool is_fast() const { return segment_keys == 0 && path_node < 0; }
 };

@@ -5,7 +5,7 @@
 // took what.
 //
 // A row's partial is the numerator of its softmax, not normalised: f16 values times a power of two,
-// `exponent`, one for each 128 columns, beside the base-2 log-sum-exp. So what is added is scaled
+// `exponent`, one for each 256 columns, beside the base-2 log-sum-exp. So what is added is scaled
 // by a power of two, which is exact, and sums that are rounded to 11 bits twice or four times are
 // still finer than the output's 8.
 #pragma once
@@ -27,9 +27,9 @@ constexpr int32_t folded_values_at(int32_t row, int32_t group, int32_t quad) {
 constexpr int32_t folded_pair_at(int32_t row, int32_t column) {
     return folded_values_at(row, column / 32, column % 8 / 2) + column % 32 / 8 * 2;
 }
-/// Index of a row's exponent for columns [128 quarter, 128 quarter + 128) of partial `partial`.
-constexpr int32_t folded_exponent_at(int32_t partial, int32_t quarter, int32_t row) {
-    return (partial * kFoldedExponents + quarter) * kTileRows + row;
+/// Index of a row's exponent for columns [256 half, 256 half + 256) of partial `partial`.
+constexpr int32_t folded_exponent_at(int32_t partial, int32_t half, int32_t row) {
+    return (partial * kFoldedExponents + half) * kTileRows + row;
 }
 
 /// Exponent of a row that has seen no key: below all others.

@@ -31,9 +31,23 @@ __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shar
     const FirstSlots<kKeys, 3> first(p.workspace, thread);
     const uint64_t policy = ptx::evict_first_policy();
     TileWalk<kKeys> walk(p);
-    TileRow now = look_up(walk, thread, &first.slot[0]);
-    TileRow next = look_up(walk, thread, &first.slot[1]);
-    TileRow later = look_up(walk, thread, &first.slot[2]);
+    uint32_t units = 1;  // that the walk has seen
+    const auto following = [&](const int32_t* first_slot = nullptr) {
+        const int32_t before = walk.unit_index;
+        const TileRow row = look_up(walk, thread, first_slot);
+        if (walk.unit_index == before || !walk.valid()) return row;
+        if (thread < 4)
+            ptx::copy_async_16(
+                shared + unit_place(units) + thread * 16,
+                reinterpret_cast<const std::byte*>(p.workspace.units + walk.unit_index) +
+                    thread * 16,
+                true);
+        ++units;
+        return row;
+    };
+    TileRow now = following(&first.slot[0]);
+    TileRow next = following(&first.slot[1]);
+    TileRow later = following(&first.slot[2]);
     uint32_t tile = 0;
     for (; now.live; ++tile) {
         const int32_t lane_slot = now.slot(p.batch.page_shift);
@@ -58,7 +72,7 @@ __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shar
         ptx::mbarrier_arrive_on_copies(shared + kBarrierFull + 8 * stage);
         now = next;
         next = later;
-        later = look_up(walk, thread);
+        later = following();
     }
     if (tile == 1) ptx::named_barrier_sync(kQueryBarrier, 256);  // somebody has arrived
 }
@@ -72,6 +86,7 @@ struct ScoreRole {
     uint64_t query;  // descriptors of Q in shared memory and of the tile's keys
     uint64_t keys;
     int32_t thread;
+    const std::byte* memory;
     float* row_scale;
     float* row_inverse;
     float* row_reference;
@@ -82,17 +97,18 @@ struct ScoreRole {
     RingPlace place;
     uint32_t published = 0;  // tiles
 
-    __device__ ScoreRole(const AttnVerifyMlaParams& params, std::byte* memory, uint32_t address,
-                         int32_t of_role)
+    __device__ ScoreRole(const AttnVerifyMlaParams& params, std::byte* shared_memory,
+                         uint32_t address, int32_t of_role)
         : p(params),
           shared(address),
           query(wgmma::k_major(__shfl_sync(0xffffffff, address + kQ, 0))),
           keys(wgmma::k_major(__shfl_sync(0xffffffff, address + kKv, 0))),
           thread(of_role),
-          row_scale(reinterpret_cast<float*>(memory + kRowScale)),
-          row_inverse(reinterpret_cast<float*>(memory + kRowInverse)),
-          row_reference(reinterpret_cast<float*>(memory + kRowReference)),
-          rescale_flag(reinterpret_cast<int32_t*>(memory + kRescaleFlag)),
+          memory(shared_memory),
+          row_scale(reinterpret_cast<float*>(shared_memory + kRowScale)),
+          row_inverse(reinterpret_cast<float*>(shared_memory + kRowInverse)),
+          row_reference(reinterpret_cast<float*>(shared_memory + kRowReference)),
+          rescale_flag(reinterpret_cast<int32_t*>(shared_memory + kRescaleFlag)),
           to_log2(score_factor(params, params.scale)) {
         // Lane l addresses row l % 8 of matrix l / 8: rows 0-7 and 8-15 of the first 8 keys, then
         // of the next 8.
@@ -187,9 +203,8 @@ struct ScoreRole {
         ++published;
     }
 
-    __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const QueryRegisters& q,
-                                               RowState (&rows)[2]) {
-        const SeenKeys seen(p, unit, row());
+    __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const SeenKeys& seen,
+                                               const QueryRegisters& q, RowState (&rows)[2]) {
         // Tensor cores serve whoever asks, and accumulation asks for more: started beside the next
         // scores it would hold them up. So a tile's P is handed over when most of those are under
         // way, if their keys are there.
@@ -228,20 +243,25 @@ struct ScoreRole {
     /// `lse`: of the rows' partial; `adds`: it has been that of the unit before.
     __device__ __forceinline__ void finish(const WorkUnit& unit, uint32_t unit_parity, bool adds,
                                            const RowState (&rows)[2], float (&lse)[2]) const {
+        const float sum[2] = {quad_sum(rows[0].sum), quad_sum(rows[1].sum)};
+        if (thread % 4 == 0) {
 #pragma unroll
-        for (int32_t half = 0; half < 2; ++half) {
-            const float sum = quad_sum(rows[half].sum);
-            if (thread % 4 != 0) continue;
-            const int32_t at = unit_parity * 64 + row() + 8 * half;
-            row_inverse[at] = sum == 0.0f ? 0.0f : 1.0f / sum;
-            row_reference[at] = rows[half].maximum;
-            const float own = row_lse(rows[half].maximum, sum);
-            lse[half] = adds ? folded_lse(lse[half], own) : own;
-            if (unit.columns == UnitColumns::high) continue;  // the other half stores it
-            store_lse(p, unit, row() + 8 * half, lse[half]);
+            for (int32_t half = 0; half < 2; ++half) {
+                const int32_t at = unit_parity * 64 + row() + 8 * half;
+                if (unit.partial >= 0)
+                    row_reference[at] = rows[half].maximum;
+                else
+                    row_inverse[at] = sum[half] == 0.0f ? 0.0f : 1.0f / sum[half];
+            }
         }
         __syncwarp();
         ptx::mbarrier_arrive_warp(shared + kBarrierFinal + 8 * unit_parity, thread % 32);
+#pragma unroll
+        for (int32_t half = 0; half < 2; ++half) {
+            const float own = row_lse(rows[half].maximum, sum[half]);
+            lse[half] = adds ? folded_lse(lse[half], own) : own;
+            if (thread % 4 == 0) store_lse(p, unit, row() + 8 * half, lse[half]);
+        }
     }
 
     __device__ __forceinline__ void run() {
@@ -256,23 +276,26 @@ struct ScoreRole {
         if (index >= units) return;
         QueryRegisters q;
         load_q(sources, shared, thread, q, [] { ptx::named_barrier_arrive(kQueryBarrier, 256); });
+        SeenKeys seen(p, unit, row());
         int32_t partial = -1;  // of the unit before
         float lse[2] = {};
-        for (uint32_t unit_parity = 0;; unit_parity ^= 1) {
+        for (uint32_t unit_count = 0;;) {
             RowState rows[2];
-            unit_tiles(unit, q, rows);
-            finish(unit, unit_parity, unit.partial == partial, rows, lse);
+            unit_tiles(unit, seen, q, rows);
+            finish(unit, unit_count & 1, unit.adds_to(partial), rows, lse);
             partial = unit.partial;
             index = next_unit(unit, index);
             if (index >= units) return;
             const int32_t row = unit.first_node * p.heads + unit.row_begin;
             const int32_t row_count = unit.rows;
-            unit = p.workspace.units[index];
+            ptx::mbarrier_wait(full(), place.parity);
+            unit = *reinterpret_cast<const WorkUnit*>(memory + unit_place(++unit_count));
             if (unit.first_node * p.heads + unit.row_begin == row && unit.rows == row_count)
                 continue;
             // All four warps are through with the Q of the unit before.
             ptx::named_barrier_sync(kScoreBarrier, 128);
             load_q(QuerySources(p, unit, thread), shared, thread, q, [] {});
+            seen = SeenKeys(p, unit, row());
         }
     }
 };
@@ -283,70 +306,73 @@ struct ScoreRole {
 inline constexpr int32_t kLeastShift = -100;
 inline constexpr int32_t kMostShift = 126;
 
-/// What an accumulating warpgroup has of the latent: 256 values, or 128 where two blocks share the
-/// unit. `chunk`: of 64 values, the first.
-struct LatentPart {
-    bool wide;
-    int32_t chunk;
-
-    __device__ LatentPart(const WorkUnit& unit, int32_t half)
-        : wide(unit.columns == UnitColumns::all),
-          chunk((wide ? 4 : 2) * half + (unit.columns == UnitColumns::high ? 4 : 0)) {}
-};
-
-/// Stores 128 columns of a warp's 16 rows of O in a partial or adds them to it, straight from
-/// registers. `reference`: of the thread's two rows; `exponent`: of their values in the partial.
-/// `thread`: of the warpgroup; `quarter`: which columns.
-__device__ __forceinline__ void fold_quarter(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                                             int32_t thread, int32_t quarter, bool adds,
-                                             const float (&reference)[2], const float (&o)[64],
-                                             float (&exponent)[2]) {
+/// Stores a warp's 16 rows of O in a partial or adds them to it, straight from registers.
+/// `reference`: of the thread's two rows; `exponent`: of their values in the partial. `thread`: of
+/// the warpgroup; `half`: of the latent.
+__device__ __forceinline__ void fold(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                                     int32_t thread, int32_t half, bool adds,
+                                     const float (&reference)[2], const float (&o)[2][64],
+                                     float (&exponent)[2]) {
     const int32_t lane = thread % 32;
+    float largest[2][4] = {};  // short chains
+#ifndef KD_NOMAX
 #pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-        const int32_t row = thread / 32 * 16 + lane / 4 + 8 * half;
-        float largest = 0.0f;
+    for (int32_t i = 0; i < 128; ++i) {
+        float& of_chain = largest[i >> 1 & 1][i >> 2 & 2 | i & 1];
+        of_chain = fmaxf(of_chain, fabsf(o[i / 64][i % 64]));
+    }
+#else
+    largest[0][0] = largest[1][0] = 1.0f;
+#endif
 #pragma unroll
-        for (int32_t i = 0; i < 64; ++i)
-            if ((i >> 1 & 1) == half) largest = fmaxf(largest, fabsf(o[i]));
+    for (int32_t r = 0; r < 2; ++r) {
+        const int32_t row = thread / 32 * 16 + lane / 4 + 8 * r;
+        const float of_row = quad_max(
+            fmaxf(fmaxf(largest[r][0], largest[r][1]), fmaxf(largest[r][2], largest[r][3])));
         // Values times 2^-shift are below 1, the largest of them no less than 1/2.
         const int32_t shift =
-            min(max((__float_as_int(quad_max(largest)) >> 23) - 126, kLeastShift), kMostShift);
+            min(max((__float_as_int(of_row) >> 23) - 126, kLeastShift), kMostShift);
         const float scale = __int_as_float((127 - shift) << 23);
-        const float own = reference[half] + static_cast<float>(shift);
-        const Fold fold(exponent[half], own);
-        const bool replaces = !adds || fold.replaces;
+        const float own = reference[r] + static_cast<float>(shift);
+        const Fold fold(exponent[r], own);
         if (row >= unit.rows) continue;
-        if (replaces) {
-            exponent[half] = own;
-            if (lane % 4 == 0)
-                p.workspace.partial_exponent[folded_exponent_at(unit.partial, quarter, row)] = own;
-        }
+#ifdef KD_NO_STORE
+        if (unit.rows != 77) continue;
+#endif
         auto* const to = static_cast<uint16_t*>(p.workspace.partial_out) +
                          int64_t{unit.partial} * kTileRows * kMlaLatent +
-                         folded_values_at(row, quarter * 4, lane % 4);
+                         folded_values_at(row, half * 8, lane % 4);
+        const auto put = [&](const auto& store) {
 #pragma unroll
-        for (int32_t group = 0; group < 4; ++group) {  // of 32 columns
-            uint32_t words[4];
+            for (int32_t group = 0; group < 8; ++group) {  // of 32 columns
+                uint32_t words[4];
 #pragma unroll
-            for (int32_t i = 0; i < 4; ++i) {
-                const float* const d = &o[group * 16 + i * 4 + 2 * half];
-                words[i] = ptx::pack_f16(d[0] * scale, d[1] * scale);
+                for (int32_t i = 0; i < 4; ++i) {
+                    const float* const d = &o[group / 4][group % 4 * 16 + i * 4 + 2 * r];
+                    words[i] = ptx::pack_f16(d[0] * scale, d[1] * scale);
+                }
+                store(to + folded_values_at(0, group, 0), words);
             }
-            void* const at = to + folded_values_at(0, group, 0);
-            if (replaces)
-                *static_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
-            else
-                ptx::add_f16_128(at, fold.scaled(words[0]), fold.scaled(words[1]),
-                                 fold.scaled(words[2]), fold.scaled(words[3]));
+        };
+        if (!adds || fold.replaces) {
+            exponent[r] = own;
+            if (lane % 4 == 0)
+                p.workspace.partial_exponent[folded_exponent_at(unit.partial, half, row)] = own;
+            put([](uint16_t* at, const uint32_t(&w)[4]) {
+                *reinterpret_cast<uint4*>(at) = make_uint4(w[0], w[1], w[2], w[3]);
+            });
+        } else {
+            put([&](uint16_t* at, const uint32_t(&w)[4]) {
+                ptx::add_f16_128(at, fold.scaled(w[0]), fold.scaled(w[1]), fold.scaled(w[2]),
+                                 fold.scaled(w[3]));
+            });
         }
     }
 }
 
 /// Normalises a warp's 16 rows of O and stores them as the output, by way of its own part of shared
 /// memory, 32 columns at a time. No stage of the ring is taken for it: the next unit's tiles come
-/// meanwhile. `thread`: of the warpgroup. A unit that has all keys is not shared: the warpgroup has
-/// half of the latent.
+/// meanwhile. `thread`: of the warpgroup.
 __device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const WorkUnit& unit,
                                           uint32_t shared, int32_t thread, int32_t half,
                                           const float (&inverse)[2], const float (&o)[2][64]) {
@@ -381,24 +407,23 @@ __device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const Wo
     }
 }
 
-/// O += P V of a tile, its first kWidth times 128 columns; `more` false: O = P V.
-template <int32_t kWidth>
+/// O += P V of a tile; `more` false: O = P V.
 __device__ __forceinline__ void add_products(uint64_t p_tile, uint64_t v_tile, bool more,
                                              float (&o)[2][64]) {
 #pragma unroll
-    for (int32_t i = 0; i < kWidth; ++i) wgmma::touch(o[i]);
+    for (auto& of_columns : o) wgmma::touch(of_columns);
     wgmma::fence();
 #pragma unroll
     for (int32_t step = 0; step < kKeys / 16; ++step) {
 #pragma unroll
-        for (int32_t i = 0; i < kWidth; ++i)
+        for (int32_t i = 0; i < 2; ++i)
             wgmma::ss_n128_bt(o[i], p_tile + step * 2,
                               v_tile + i * 2 * (kChunkBytes >> 4) + step * 128, more || step > 0);
     }
     wgmma::commit();
     wgmma::wait<0>();
 #pragma unroll
-    for (int32_t i = 0; i < kWidth; ++i) wgmma::touch(o[i]);
+    for (auto& of_columns : o) wgmma::touch(of_columns);
 }
 
 __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const std::byte* memory,
@@ -411,7 +436,9 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     const float* const row_reference = reinterpret_cast<const float*>(memory + kRowReference);
     const int32_t* const rescale_flag = reinterpret_cast<const int32_t*>(memory + kRescaleFlag);
     const uint64_t p_tile = wgmma::k_major(__shfl_sync(0xffffffff, shared + kP, 0));
-    uint64_t tile = wgmma::mn_major(__shfl_sync(0xffffffff, shared + kKv, 0), kChunkBytes);
+    // Of its half of the latent, 4 chunks.
+    uint64_t tile = wgmma::mn_major(
+        __shfl_sync(0xffffffff, shared + kKv + half * 4 * kChunkBytes, 0), kChunkBytes);
 
     WorkUnit unit = p.workspace.units[blockIdx.x];
     const int32_t units = p.workspace.header->units;
@@ -419,14 +446,15 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     RingPlace place;
     uint32_t tiles = 0;
     uint32_t unit_count = 0;
-    int32_t partial = -1;       // of the unit before
-    float exponent[2][2] = {};  // of its values, of each 128 columns
+    int32_t partial = -1;    // of the unit before
+    float exponent[2] = {};  // of its values
     for (int32_t index = first_unit(p.workspace); index < units;
          index = next_unit(unit, index), ++unit_count) {
-        if (index != blockIdx.x) unit = p.workspace.units[index];
+        if (unit_count > 0) {
+            ptx::mbarrier_wait(shared + kBarrierFull + 8 * place.stage, place.parity);
+            unit = *reinterpret_cast<const WorkUnit*>(memory + unit_place(unit_count));
+        }
         const uint32_t unit_parity = unit_count & 1;
-        const LatentPart part(unit, half);
-        const int32_t chunk = __shfl_sync(0xffffffff, part.chunk, 0);
         float o[2][64];  // 128 columns each: one product cannot have 256 in a block of 512 threads
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys) {
             const bool first = key == unit.key_begin;
@@ -442,11 +470,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
                 for (int32_t i = 0; i < 128; ++i) o[i / 64][i % 64] *= factor[i >> 1 & 1];
             }
             const uint64_t p_now = p_tile + buffer * (kPBytes >> 4);
-            const uint64_t v_now = tile + chunk * (kChunkBytes >> 4);
-            if (part.wide)
-                add_products<2>(p_now, v_now, !first, o);
-            else
-                add_products<1>(p_now, v_now, !first, o);
+            add_products(p_now, tile, !first, o);
             ptx::mbarrier_arrive_warp(shared + kBarrierEmpty + 8 * place.stage, lane);
             place.next(tile);
         }
@@ -455,10 +479,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
             (unit.partial >= 0 ? row_reference : row_inverse) + unit_parity * 64 + row;
         const float of_rows[2] = {of_unit[0], of_unit[8]};
         if (unit.partial >= 0) {
-            const bool adds = unit.partial == partial;
-            fold_quarter(p, unit, thread, part.chunk / 2, adds, of_rows, o[0], exponent[0]);
-            if (part.wide)
-                fold_quarter(p, unit, thread, part.chunk / 2 + 1, adds, of_rows, o[1], exponent[1]);
+            fold(p, unit, thread, half, unit.adds_to(partial), of_rows, o, exponent);
         } else if (warp * 16 < unit.rows) {
             store_out(p, unit, shared, thread, half, of_rows, o);
         }
