@@ -160,13 +160,13 @@ struct SegmentLevels {
 
 /// MLA: arithmetic is what a tile costs, so that fewer are better while they are short: a single
 /// node loses, 16 and more gain, because results are fewer. With bf16 on sm_90a a block with few
-/// rows takes half a group, so that it loses little: one node wants 128 segments from 16k on, and
-/// three tiles at 4k are too many; 16, 32 and 64 nodes have 2, 4 and 8 row tiles of 64 groups,
-/// which fill the multiprocessors of an H200 once, twice and four times. GQA in pairs: fewer where
-/// that leaves blocks for the paths and costs little (4k and 16k, 32 nodes: 14.3 us instead
-/// of 15.5, 26.7 instead of 28.8); few K/V heads have short steps, in which results count. Where V
-/// is converted, one consumer does not keep up with the memory: long segments are twice as many,
-/// for both. Other GQA waits for memory.
+/// rows takes half a group, so that it loses less, and with many rows it takes groups: 8 row tiles
+/// of 32 groups or 4 of 64 fill the multiprocessors of an H200 twice, and an end of a segment costs
+/// about what a tile does, so that from 16k keys on none has less than five (one node at 16k pays
+/// for it). GQA in pairs: fewer where that leaves blocks for the paths and costs little (4k and
+/// 16k, 32 nodes: 14.3 us instead of 15.5, 26.7 instead of 28.8); few K/V heads have short steps,
+/// in which results count. Where V is converted, one consumer does not keep up with the memory:
+/// long segments are twice as many, for both. Other GQA waits for memory.
 constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEngine engine) {
     const int32_t of_row = kMostSegments / node_tiles(shape);
     // Up to `most_tiles`, sixteenths of so many.
@@ -176,8 +176,8 @@ constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEng
     };
     const SegmentLevel all = level(INT32_MAX, 16);
     if (is_mla_wgmma_bf16(shape, engine)) {
-        const SegmentLevel groups = level(INT32_MAX, 8, 3);
-        return {{level(3, 4, kFoldedSegments), groups, groups, groups}};
+        const SegmentLevel last = level(INT32_MAX, 8, 11);
+        return {{level(11, 4, kFoldedSegments), last, last, last}};
     }
     if (shape.kind == KDT_ATTN_MLA) return {{level(7, 8), all, all, all}};
     if (!attn_takes_pairs(shape, engine)) return {{all, all, all, all}};
