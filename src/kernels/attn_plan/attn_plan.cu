@@ -84,7 +84,7 @@ __device__ void list_path(const AttnPlanParams& params, int32_t node, int32_t la
 // Block 0: lengths, one request a warp; then the cut, one candidate a thread; then the lists. In
 // deterministic mode the others list paths, one node a warp.
 // Grid: 1, in deterministic mode + ceil(max_nodes / kPlanWarps).
-__global__ void __launch_bounds__(kPlanThreads)
+__global__ void __launch_bounds__(kPlanThreads, 1)
     attn_plan_kernel(const __grid_constant__ AttnPlanParams params) {
     __shared__ PlanRequest s_request[kMostRequests];
     __shared__ PlanCounts s_counts[kMostRequests];
@@ -197,11 +197,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     // Runs, then, from the next warp on, what is merged: warps of both work side by side.
     const int32_t merges_begin = (runs + 31) / 32 * 32;
     for (int32_t i = thread; fits && i < merges_begin + total.merge_items; i += kPlanThreads) {
-        if (i < runs) {
-            if (i >= total.runs) {
-                plan_path_run(shape, total, paths.runs, i - total.runs, path_unit_of, store);
-                continue;
-            }
+        if (i < total.runs) {
             const int32_t r = request_of<&PlanCounts::runs>(s_first, batch.requests, i);
             const int32_t index = i - s_first[r].runs;
             if (shape.deterministic) {
@@ -209,6 +205,8 @@ __global__ void __launch_bounds__(kPlanThreads)
             } else {
                 store(i, plan_unit(shape, s_request[r], r, s_first[r], choice, index));
             }
+        } else if (i < runs) {
+            plan_path_run(shape, total, paths.runs, i - total.runs, path_unit_of, store);
         } else if (i >= merges_begin) {
             const int32_t m = i - merges_begin;
             const int32_t r = request_of<&PlanCounts::merge_items>(s_first, batch.requests, m);
