@@ -386,7 +386,12 @@ Recipe planned_recipe(const Step& step, const std::map<TileKey, MergeItem>& item
     EXPECT_LT(row, item.row_begin + item.rows);
     Recipe recipe;
     for (int32_t chunk = 0; chunk < item.chunks; ++chunk) {
-        const MergeRange range = merge_chunk(item, chunk);
+        // A team takes as many partials of groups, which are several chunks.
+        MergeRange range = team_places(item, chunk >> item.group_log2);
+        const int32_t places = kMergeChunk >> item.group_log2;
+        const int32_t first = chunk % (1 << item.group_log2) * places;
+        range = {range.origin + first, std::max(range.begin - first, 0),
+                 std::min(range.end - first, places)};
         EXPECT_LE(0, range.begin);
         EXPECT_LT(range.begin, range.end);
         EXPECT_LE(range.end, kMergeChunk);

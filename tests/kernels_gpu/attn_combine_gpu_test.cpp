@@ -182,7 +182,7 @@ struct Partials {
         params.heads = heads();
         params.kv_heads = kv_heads;
         params.value_dim = value_dim;
-        params.folded = !exponent.empty();
+        params.layout = exponent.empty() ? PartialLayout::rows : PartialLayout::folded;
         params.multiprocessors = multiprocessors;
         params.out = d_out.data();
         params.lse = d_lse.data();

@@ -41,17 +41,19 @@ template <class Attend>
 kdt_status verify(const kdt_attn_shape& shape, const Step& step, void* out, float* lse,
                   cudaStream_t stream, Attend&& attend) {
     cudaError_t error = cudaErrorNotSupported;
-    bool folded = false;
+    PartialLayout layout = PartialLayout::rows;
     for (int32_t i = 0; i < step.engines.count && error == cudaErrorNotSupported; ++i) {
         error = attend(step.engines.engine[i]);
-        folded = is_mla_wgmma_bf16(shape, step.engines.engine[i]);
+        if (is_mla_wgmma_bf16(shape, step.engines.engine[i]))
+            layout =
+                shape.mode == KDT_ATTN_DETERMINISTIC ? PartialLayout::folded : PartialLayout::quads;
     }
     if (error != cudaSuccess) return status_of(error, "launching the attention kernel");
     error = attn_combine({.workspace = step.workspace,
                           .heads = shape.heads,
                           .kv_heads = shape.kv_heads,
                           .value_dim = attn_value_dim(shape),
-                          .folded = folded,
+                          .layout = layout,
                           .multiprocessors = step.device.multiprocessors,
                           .out = out,
                           .lse = lse},

@@ -134,10 +134,10 @@ __device__ __forceinline__ uint32_t scaled_pair(float a, float b, float inverse)
 }
 
 /// Merges the places of a chunk that `places` has a bit for; the whole warp calls it, each team
-/// with its own chunk. `lse` and `out` are where place 0 is: a row's log-sum-exp, this lane's
-/// columns. All loads go out before the first is used; through L2 only, because the attention
-/// kernel wrote these while this kernel was perhaps already resident. Places without a partial and
-/// partials of lse -inf have weight 0 and change no bit, whatever their rows hold.
+/// with its own chunk. `lse` and `out` are where place 0 is: a row's log-sum-exp, the values that
+/// this lane loads. All loads go out before the first is used; through L2 only, because the
+/// attention kernel wrote these while this kernel was perhaps already resident. Places without a
+/// partial and partials of lse -inf have weight 0 and change no bit, whatever their rows hold.
 template <int32_t kDim>
 __device__ __forceinline__ Merged merge_places(const float* lse, const uint16_t* out,
                                                uint32_t places, int32_t lane, bool has_columns) {
@@ -165,32 +165,58 @@ __device__ __forceinline__ Merged merge_places(const float* lse, const uint16_t*
     return merged;
 }
 
-/// The same of folded partials. `exponent`: where that of place 0 is, `out`: where the values are
-/// that this lane loads, in the order of folded_values_at; `grouped`: places are of whole groups,
-/// else neighbours are folded first.
-__device__ __forceinline__ Merged merge_folded_places(const float* lse, const float* exponent,
-                                                      const uint16_t* out, uint32_t places,
-                                                      bool grouped, int32_t lane) {
+/// Columns that the threads of a quad have of 32 to 8 in a row of each.
+__device__ __forceinline__ void columns_of_threads(Merged& merged, int32_t lane) {
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        uint32_t words[4];
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) words[i] = __float_as_uint(merged.values[2 * i + half]);
+        ptx::quad_transpose(words, lane);
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) merged.values[2 * i + half] = __uint_as_float(words[i]);
+    }
+}
+
+/// What a team loads of folded partials, in lane i what there is of place i.
+struct FoldedPlaces {
+    float lse = minus_infinity();
+    float exponent = kNoExponent;
+    uint4 rows[kMergeChunk];
+
+    /// `of_exponent`: where that of place 0 is, `out`: where the values are that this lane loads,
+    /// in the order of quad_values_at.
+    __device__ __forceinline__ FoldedPlaces(const float* of_lse, const float* of_exponent,
+                                            const uint16_t* out, uint32_t places, int32_t lane) {
+        if ((places >> lane & 1) != 0) {
+            lse = __ldcg(of_lse + lane * kTileRows);
+            exponent = __ldcg(of_exponent + lane * (kFoldedExponents * kTileRows));
+        }
+        load_places<2 * kTileRows * kFoldedDim>(rows, out, places,
+                                                std::make_integer_sequence<int32_t, kMergeChunk>());
+        if (lse == minus_infinity()) exponent = kNoExponent;
+    }
+};
+
+/// Merges the groups of a chunk: kGroups places from `first` on where `grouped`, else all places,
+/// neighbours folded first.
+__device__ __forceinline__ Merged merge_groups(const FoldedPlaces& places, bool grouped,
+                                               int32_t first, int32_t lane) {
     static_assert(kFoldedSegments == 2);
     constexpr int32_t kGroups = kMergeChunk / kFoldedSegments;
-    float own = minus_infinity();
-    float own_exponent = kNoExponent;
-    if ((places >> lane & 1) != 0) {
-        own = __ldcg(lse + lane * kTileRows);
-        own_exponent = __ldcg(exponent + lane * (kFoldedExponents * kTileRows));
-    }
-    uint4 rows[kMergeChunk];
-    load_places<2 * kTileRows * kFoldedDim>(rows, out, places,
-                                            std::make_integer_sequence<int32_t, kMergeChunk>());
-    // In lane i what there is of place i, or, at even places, of it and the next.
-    const bool seen = own != minus_infinity();
-    if (!seen) own_exponent = kNoExponent;
+    const uint32_t seen =
+        __ballot_sync(kWholeWarp, places.lse != minus_infinity()) >> (threadIdx.x % 32 & ~7);
+    // Of this lane's place, or, at even places, of it and the next.
+    float own = places.lse;
+    float own_exponent = places.exponent;
     const float next = __shfl_down_sync(kWholeWarp, own, 1, kLanes);
     const float next_exponent = __shfl_down_sync(kWholeWarp, own_exponent, 1, kLanes);
     const Fold own_fold(own_exponent, next_exponent);
     if (!grouped) {
         own = lane % 2 == 0 ? folded_lse(own, next) : minus_infinity();
         if (own_fold.replaces) own_exponent = next_exponent;
+    } else if (lane / kGroups * kGroups != first) {
+        own = minus_infinity();
     }
     Merged merged = {.largest = own};
 #pragma unroll
@@ -201,56 +227,50 @@ __device__ __forceinline__ Merged merge_folded_places(const float* lse, const fl
     const float own_weight = ptx::exp2_approx(own - reference);
     const float own_scale =
         own != minus_infinity() ? ptx::exp2_approx(own_exponent - reference) : 0.0f;
-    const uint32_t seen_places = __ballot_sync(kWholeWarp, seen) >> (threadIdx.x % 32 & ~7);
 #pragma unroll
     for (int32_t i = 0; i < kGroups; ++i) {
-        const int32_t from = grouped ? i : 2 * i;
+        const int32_t from = grouped ? first + i : 2 * i;
         const float scale = __shfl_sync(kWholeWarp, own_scale, from, kLanes);
         merged.weights += __shfl_sync(kWholeWarp, own_weight, from, kLanes);
         Fold fold = own_fold;
         fold.replaces = __shfl_sync(kWholeWarp, own_fold.replaces, from, kLanes);
         fold.factor = __shfl_sync(kWholeWarp, own_fold.factor, from, kLanes);
+        const uint4& whole = first == 0 ? places.rows[i] : places.rows[kGroups + i];
+        const uint4 &a = places.rows[2 * i], &b = places.rows[2 * i + 1];
         const auto folded = [&](uint32_t before, uint32_t at, uint32_t one) {
             if (grouped) return scale != 0 ? one : 0u;
-            return fold.sum((seen_places >> 2 * i & 1) != 0 ? before : 0u,
-                            (seen_places >> (2 * i + 1) & 1) != 0 ? at : 0u);
+            return fold.sum((seen >> 2 * i & 1) != 0 ? before : 0u,
+                            (seen >> (2 * i + 1) & 1) != 0 ? at : 0u);
         };
         float* const v = merged.values;
-        const uint4 &a = rows[2 * i], &b = rows[2 * i + 1], &c = rows[i];
-        merge_folded(v[0], v[1], scale, folded(a.x, b.x, c.x));
-        merge_folded(v[2], v[3], scale, folded(a.y, b.y, c.y));
-        merge_folded(v[4], v[5], scale, folded(a.z, b.z, c.z));
-        merge_folded(v[6], v[7], scale, folded(a.w, b.w, c.w));
+        merge_folded(v[0], v[1], scale, folded(a.x, b.x, whole.x));
+        merge_folded(v[2], v[3], scale, folded(a.y, b.y, whole.y));
+        merge_folded(v[4], v[5], scale, folded(a.z, b.z, whole.z));
+        merge_folded(v[6], v[7], scale, folded(a.w, b.w, whole.w));
     }
-    // Columns of a quad to those of its threads.
-#pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-        uint32_t words[4];
-#pragma unroll
-        for (int32_t i = 0; i < 4; ++i) words[i] = __float_as_uint(merged.values[2 * i + half]);
-        ptx::quad_transpose(words, lane);
-#pragma unroll
-        for (int32_t i = 0; i < 4; ++i) merged.values[2 * i + half] = __uint_as_float(words[i]);
-    }
+    columns_of_threads(merged, lane);
     return merged;
 }
 
 // A block works on one merge item and one slice of 64 columns: kMergeTeams teams of 8 lanes,
 // equally many for each row of the item, neighbours in different rows. Team j of a row merges chunk
-// j into its slot; then the first two teams of the row merge the slots in ascending order, and the
-// path last.
+// j into its slot, or, where partials are of groups, chunks 2 j and 2 j + 1; then the first two
+// teams of the row merge the slots in ascending order, and the path last.
 //
 // What costs time here is the chain of dependent loads, so there are two links: the header and the
 // block's item, then everything of the partials.
 //
 // Grid: a multiple of the slices, as many blocks as can run at once, looping over items.
-template <int32_t kDim, bool kFolded>
+template <int32_t kDim, PartialLayout kLayout>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
     attn_combine_kernel(CombineArgs args) {
-    static_assert(!kFolded || kDim == kFoldedDim);
+    constexpr bool kFolded = kLayout == PartialLayout::folded;
+    constexpr bool kQuads = kLayout != PartialLayout::rows;
+    static_assert(!kQuads || kDim == kFoldedDim);
     constexpr uint32_t kSlices = (kDim + kColumns - 1) / kColumns;
-    __shared__ float4 s_values[kMergeTeams][2][kLanes];  // a lane's columns 0-3, 4-7
-    __shared__ float2 s_sums[kMergeTeams];               // largest lse, sum of weights
+    constexpr int32_t kSlots = kFolded ? kFoldedSegments * kMergeTeams : kMergeTeams;
+    __shared__ float4 s_values[kSlots][2][kLanes];  // of a chunk, a lane's columns 0-3, 4-7
+    __shared__ float2 s_sums[kSlots];               // largest lse, sum of weights
 
     const int32_t slice = static_cast<int32_t>(blockIdx.x % kSlices);
     const int32_t item_stride = static_cast<int32_t>(gridDim.x / kSlices);
@@ -274,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
         const int32_t rows_log2 = kMergeTeamsLog2 - item.teams_log2;
         const int32_t item_rows = 1 << rows_log2;
         const int32_t item_row = team & (item_rows - 1);
-        const int32_t chunk = team >> rows_log2;
+        const int32_t row_team = team >> rows_log2;
         const bool active = item_row < item.rows;
         const int32_t row = item.row_begin + item_row;
         const int32_t node = node_of(args, row);
@@ -285,17 +305,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
             active ? (item.first_node + node) * args.heads + item.kv_head * args.group + group_head
                    : -1;
 
-        const MergeRange range = merge_chunk(item, chunk);
+        const MergeRange range = team_places(item, row_team);
         const int32_t place = item.first_partial + range.origin;
         const int32_t at = place * kTileRows + row % kTileRows;
         uint32_t places = 0;
-        if (active && chunk < item.chunks) places = (1u << range.end) - (1u << range.begin);
+        if (active && range.end > range.begin) places = (1u << range.end) - (1u << range.begin);
         // Slots up to a multiple of 4: those of teams without a chunk are empty.
         const int32_t slots = (item.chunks + 3) / 4 * 4 << rows_log2;
         const bool alone = item.teams_log2 == 0;
         // The path, for the teams that end the row: their half of this lane's columns.
         PathColumns path;
-        if (item.path_partial >= 0 && active && chunk < 2) {
+        if (item.path_partial >= 0 && active && row_team < 2) {
             const int32_t unit = (node >> item.path_nodes_log2) * args.kv_heads + item.kv_head;
             const int32_t partial =
                 item.path_partial + unit * args.path_blocks + group_head / kTileRows;
@@ -306,26 +326,33 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
             if (kFolded) {
                 path.exponent = __ldcg(args.partial_exponent +
                                        folded_exponent_at(partial, slice / 4, path_row));
-                const int32_t own = column + 4 * chunk;
-                path.columns = {load_pair(values + folded_pair_at(path_row, own)),
-                                load_pair(values + folded_pair_at(path_row, own + 2))};
+                const int32_t own = column + 4 * row_team;
+                path.columns = {load_pair(values + quad_pair_at(path_row, own)),
+                                load_pair(values + quad_pair_at(path_row, own + 2))};
             } else if (has_columns) {
-                path.columns = __ldcg(
-                    reinterpret_cast<const uint2*>(values + path_row * kDim + column + 4 * chunk));
+                path.columns = __ldcg(reinterpret_cast<const uint2*>(values + path_row * kDim +
+                                                                     column + 4 * row_team));
             }
         }
+        const bool grouped = kFolded && item.group_log2 != 0;
         Merged merged;
+        Merged second;  // where a team merges two chunks
         if (__any_sync(kWholeWarp, places != 0)) {
-            const uint16_t* of_row = args.partial_out + int64_t{at} * kDim;
-            if constexpr (kFolded)
-                merged = merge_folded_places(
+            const uint16_t* const values =
+                args.partial_out + int64_t{at} * kDim +
+                (kQuads ? quad_values_at(0, column / 32, lane % 4) : column);
+            if constexpr (kFolded) {
+                const FoldedPlaces loaded(
                     args.partial_lse + at,
                     args.partial_exponent + folded_exponent_at(place, slice / 4, row % kTileRows),
-                    of_row + folded_values_at(0, column / 32, lane % 4), places,
-                    item.group_log2 != 0, lane);
-            else
-                merged = merge_places<kDim>(args.partial_lse + at, of_row + column, places, lane,
-                                            has_columns);
+                    values, places, lane);
+                merged = merge_groups(loaded, grouped, 0, lane);
+                if (grouped) second = merge_groups(loaded, true, kMergeChunk / 2, lane);
+            } else {
+                merged =
+                    merge_places<kDim>(args.partial_lse + at, values, places, lane, has_columns);
+                if (kQuads) columns_of_threads(merged, lane);
+            }
         }
 
         uint16_t* out = args.out + int64_t{out_row} * kDim + column;
@@ -340,11 +367,21 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
                                scaled_pair(v[4], v[5], inverse), scaled_pair(v[6], v[7], inverse));
             }
         } else {
-            s_values[team][0][lane] = make_float4(v[0], v[1], v[2], v[3]);
-            s_values[team][1][lane] = make_float4(v[4], v[5], v[6], v[7]);
-            if (lane == 0) s_sums[team] = make_float2(largest, weights);
+            const auto store = [&](int32_t slot, const Merged& of) {
+                const float* values = of.values;
+                s_values[slot][0][lane] = make_float4(values[0], values[1], values[2], values[3]);
+                s_values[slot][1][lane] = make_float4(values[4], values[5], values[6], values[7]);
+                if (lane == 0) s_sums[slot] = make_float2(of.largest, of.weights);
+            };
+            if (grouped) {
+                const int32_t slot = 2 * team - item_row;  // chunk by chunk, row by row
+                store(slot, merged);
+                store(slot + item_rows, second);
+            } else {
+                store(team, merged);
+            }
             __syncthreads();
-            if (out_row >= 0 && chunk < 2) {  // columns 0-3 of each lane, or 4-7
+            if (out_row >= 0 && row_team < 2) {  // columns 0-3 of each lane, or 4-7
                 largest = path.lse;
                 for (int32_t first = item_row; first < slots; first += 4 * item_rows) {
 #pragma unroll
@@ -361,7 +398,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
 #pragma unroll
                     for (int32_t s = 0; s < 4; ++s) {
                         slot[s] = s_sums[first + s * item_rows];
-                        values[s] = s_values[first + s * item_rows][chunk][lane];
+                        values[s] = s_values[first + s * item_rows][row_team][lane];
                     }
 #pragma unroll
                     for (int32_t s = 0; s < 4; ++s) {
@@ -386,12 +423,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
                 }
                 if (has_columns) {
                     const float inverse = weights != 0 ? __fdividef(1, weights) : 0.0f;
-                    *reinterpret_cast<uint2*>(out + 4 * chunk) = make_uint2(
+                    *reinterpret_cast<uint2*>(out + 4 * row_team) = make_uint2(
                         scaled_pair(sum.x, sum.y, inverse), scaled_pair(sum.z, sum.w, inverse));
                 }
             }
         }
-        if (args.lse != nullptr && out_row >= 0 && chunk == 0 && lane == 0 && slice == 0) {
+        if (args.lse != nullptr && out_row >= 0 && row_team == 0 && lane == 0 && slice == 0) {
             args.lse[out_row] =
                 weights != 0 ? (largest + __log2f(weights)) * kLn2 : minus_infinity();
         }
@@ -405,7 +442,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
     }
 }
 
-template <int32_t kDim, bool kFolded = false>
+template <int32_t kDim, PartialLayout kLayout = PartialLayout::rows>
 cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
     constexpr int64_t kSlices = (kDim + kColumns - 1) / kColumns;
     const int64_t capacity = params.workspace.merge_item_capacity;
@@ -436,7 +473,7 @@ cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
         if (error != cudaSuccess) return error;
         shared_bytes /= kBlocksAtOnce<kDim> + 1;
     }
-    return launch_overlapped(attn_combine_kernel<kDim, kFolded>,
+    return launch_overlapped(attn_combine_kernel<kDim, kLayout>,
                              static_cast<int32_t>(items_at_once * kSlices), kThreads, shared_bytes,
                              stream, args);
 }
@@ -454,7 +491,15 @@ cudaError_t attn_combine(const AttnCombineParams& params, cudaStream_t stream) {
         case 256:
             return launch<256>(params, stream);
         case 512:
-            return params.folded ? launch<512, true>(params, stream) : launch<512>(params, stream);
+            switch (params.layout) {
+                case PartialLayout::rows:
+                    return launch<512>(params, stream);
+                case PartialLayout::quads:
+                    return launch<512, PartialLayout::quads>(params, stream);
+                case PartialLayout::folded:
+                    return launch<512, PartialLayout::folded>(params, stream);
+            }
+            return cudaErrorInvalidValue;
         default:
             return cudaErrorNotSupported;
     }

@@ -9,12 +9,16 @@
 
 namespace kd {
 
+/// How a partial's values lie: row by row, or, of 512, as folded_partials.cuh says, in fast mode or
+/// folded.
+enum class PartialLayout { rows, quads, folded };
+
 struct AttnCombineParams {
     AttnWorkspace workspace;
     int32_t heads;
     int32_t kv_heads;
     int32_t value_dim;  // 64, 96, 128, 256 or 512
-    bool folded;        // partials as folded_partials.cuh says; 512 values
+    PartialLayout layout;
     int32_t multiprocessors;
     void* out;   // bf16 [nodes, heads, value_dim]
     float* lse;  // [nodes, heads] natural, or null

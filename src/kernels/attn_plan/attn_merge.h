@@ -18,8 +18,7 @@ inline constexpr int32_t kMergeTeams = 1 << kMergeTeamsLog2;
 /// Fast mode: partials of a row, at most.
 inline constexpr int32_t kMostPartials = kMergeTeams * kMergeChunk;
 
-/// Places `begin`..`end` of a chunk hold a partial, of a segment or, with MergeItem::group_log2, of
-/// several (the phase is 0 then); place i is partial `origin` + i, counted from
+/// Places `begin`..`end` of a team hold a partial; place i is partial `origin` + i, counted from
 /// MergeItem::first_partial. Origin is negative where the first segments were not planned.
 struct MergeRange {
     int32_t origin;
@@ -38,12 +37,11 @@ constexpr int32_t merge_chunks(const MergeItem& item) {
     return partial_chunks(item.partials << item.group_log2, item.phase);
 }
 
-/// Partials of chunk `chunk`.
-constexpr MergeRange merge_chunk(const MergeItem& item, int32_t chunk) {
-    const int32_t places = kMergeChunk >> item.group_log2;
-    const int32_t origin = chunk * places - item.phase;
+/// Partials of team `team` of a row: a chunk, or several where a partial is of a whole group.
+constexpr MergeRange team_places(const MergeItem& item, int32_t team) {
+    const int32_t origin = team * kMergeChunk - item.phase;
     const int32_t end = item.partials - origin;
-    return {origin, origin < 0 ? -origin : 0, end < places ? end : places};
+    return {origin, origin < 0 ? -origin : 0, end < kMergeChunk ? end : kMergeChunk};
 }
 
 /// Base-2 log of the teams that a row of `chunks` chunks gets: one a chunk, rounded up; 1, 4, 8,

@@ -337,6 +337,8 @@ constexpr MergeShape plan_merge(const PlanShape& shape, const PlanRequest& reque
     if (shape.deterministic) {
         const PrefixClass& prefix = request.prefix[0];
         chunks = partial_chunks(prefix.count, prefix.first % kMergeChunk);
+        // A team merges as many partials, whatever they are of.
+        if (plan_grouped(shape, request, choice)) chunks = ceil_div(chunks, kFoldedSegments);
         // A row is merged with others of its class alone.
         if (request.prefix[1].count > 0) chunks = kMergeTeams;
     }

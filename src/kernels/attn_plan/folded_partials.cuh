@@ -1,8 +1,11 @@
-// The partials of the bf16 MLA loop on sm_90a, which the loop itself may fold: where a block takes
-// consecutive segments of the same rows, those of a group (kFoldedSegments) become one partial. The
-// first is stored, the others are added to it where it lies; attn_combine folds segments of
-// different blocks in the same way, to the same bits, so that a row does not depend on which block
-// took what.
+// The partials of the bf16 MLA loop on sm_90a, stored straight from the registers of its
+// accumulators, so that values lie as the threads of a quad have them (quad_values_at). In fast
+// mode they are normalised bf16, as all others are.
+//
+// In deterministic mode the loop may fold them: where a block takes consecutive segments of the
+// same rows, those of a group (kFoldedSegments) become one partial. The first is stored, the others
+// are added to it where it lies; attn_combine folds segments of different blocks in the same way,
+// to the same bits, so that a row does not depend on which block took what.
 //
 // A row's partial is the numerator of its softmax, not normalised: f16 values times a power of two,
 // `exponent`, one for each 256 columns, beside the base-2 log-sum-exp. So what is added is scaled
@@ -20,12 +23,12 @@ namespace kd {
 /// Of a thread of a quad: it has 2 of every 8 columns, which are 16 bytes of 32 columns of a row.
 /// Index, in values, of those of columns [32 group, 32 group + 32): value i is column 32 group + i
 /// / 2 * 8 + 2 quad + i % 2.
-constexpr int32_t folded_values_at(int32_t row, int32_t group, int32_t quad) {
+constexpr int32_t quad_values_at(int32_t row, int32_t group, int32_t quad) {
     return row * kFoldedDim + group * 32 + quad * 8;
 }
 /// Index of the columns `column` and the next of a row, `column` even.
-constexpr int32_t folded_pair_at(int32_t row, int32_t column) {
-    return folded_values_at(row, column / 32, column % 8 / 2) + column % 32 / 8 * 2;
+constexpr int32_t quad_pair_at(int32_t row, int32_t column) {
+    return quad_values_at(row, column / 32, column % 8 / 2) + column % 32 / 8 * 2;
 }
 /// Index of a row's exponent for columns [256 half, 256 half + 256) of partial `partial`.
 constexpr int32_t folded_exponent_at(int32_t partial, int32_t half, int32_t row) {

@@ -88,8 +88,7 @@ struct ScoreRole {
     int32_t thread;
     const std::byte* memory;
     float* row_scale;
-    float* row_inverse;
-    float* row_reference;
+    float* row_factor;
     int32_t* rescale_flag;
     float to_log2;
     uint32_t p_row;  // where this lane's row of P goes for the first two groups of 8 keys
@@ -106,8 +105,7 @@ struct ScoreRole {
           thread(of_role),
           memory(shared_memory),
           row_scale(reinterpret_cast<float*>(shared_memory + kRowScale)),
-          row_inverse(reinterpret_cast<float*>(shared_memory + kRowInverse)),
-          row_reference(reinterpret_cast<float*>(shared_memory + kRowReference)),
+          row_factor(reinterpret_cast<float*>(shared_memory + kRowFactor)),
           rescale_flag(reinterpret_cast<int32_t*>(shared_memory + kRescaleFlag)),
           to_log2(score_factor(params, params.scale)) {
         // Lane l addresses row l % 8 of matrix l / 8: rows 0-7 and 8-15 of the first 8 keys, then
@@ -248,10 +246,11 @@ struct ScoreRole {
 #pragma unroll
             for (int32_t half = 0; half < 2; ++half) {
                 const int32_t at = unit_parity * 64 + row() + 8 * half;
-                if (unit.partial >= 0)
-                    row_reference[at] = rows[half].maximum;
+                // What O is normalised with, or, in a partial that is folded, relative to.
+                if (unit.is_fast())
+                    row_factor[at] = sum[half] == 0.0f ? 0.0f : 1.0f / sum[half];
                 else
-                    row_inverse[at] = sum[half] == 0.0f ? 0.0f : 1.0f / sum[half];
+                    row_factor[at] = rows[half].maximum;
             }
         }
         __syncwarp();
@@ -286,11 +285,11 @@ struct ScoreRole {
             partial = unit.partial;
             index = next_unit(unit, index);
             if (index >= units) return;
-            const int32_t row = unit.first_node * p.heads + unit.row_begin;
+            const int32_t first = unit.first_node * p.heads + unit.row_begin;
             const int32_t row_count = unit.rows;
             ptx::mbarrier_wait(full(), place.parity);
             unit = *reinterpret_cast<const WorkUnit*>(memory + unit_place(++unit_count));
-            if (unit.first_node * p.heads + unit.row_begin == row && unit.rows == row_count)
+            if (unit.first_node * p.heads + unit.row_begin == first && unit.rows == row_count)
                 continue;
             // All four warps are through with the Q of the unit before.
             ptx::named_barrier_sync(kScoreBarrier, 128);
@@ -315,15 +314,11 @@ __device__ __forceinline__ void fold(const AttnVerifyMlaParams& p, const WorkUni
                                      float (&exponent)[2]) {
     const int32_t lane = thread % 32;
     float largest[2][4] = {};  // short chains
-#ifndef KD_NOMAX
 #pragma unroll
     for (int32_t i = 0; i < 128; ++i) {
         float& of_chain = largest[i >> 1 & 1][i >> 2 & 2 | i & 1];
         of_chain = fmaxf(of_chain, fabsf(o[i / 64][i % 64]));
     }
-#else
-    largest[0][0] = largest[1][0] = 1.0f;
-#endif
 #pragma unroll
     for (int32_t r = 0; r < 2; ++r) {
         const int32_t row = thread / 32 * 16 + lane / 4 + 8 * r;
@@ -336,12 +331,9 @@ __device__ __forceinline__ void fold(const AttnVerifyMlaParams& p, const WorkUni
         const float own = reference[r] + static_cast<float>(shift);
         const Fold fold(exponent[r], own);
         if (row >= unit.rows) continue;
-#ifdef KD_NO_STORE
-        if (unit.rows != 77) continue;
-#endif
         auto* const to = static_cast<uint16_t*>(p.workspace.partial_out) +
                          int64_t{unit.partial} * kTileRows * kMlaLatent +
-                         folded_values_at(row, half * 8, lane % 4);
+                         quad_values_at(row, half * 8, lane % 4);
         const auto put = [&](const auto& store) {
 #pragma unroll
             for (int32_t group = 0; group < 8; ++group) {  // of 32 columns
@@ -351,7 +343,7 @@ __device__ __forceinline__ void fold(const AttnVerifyMlaParams& p, const WorkUni
                     const float* const d = &o[group / 4][group % 4 * 16 + i * 4 + 2 * r];
                     words[i] = ptx::pack_f16(d[0] * scale, d[1] * scale);
                 }
-                store(to + folded_values_at(0, group, 0), words);
+                store(to + quad_values_at(0, group, 0), words);
             }
         };
         if (!adds || fold.replaces) {
@@ -366,6 +358,33 @@ __device__ __forceinline__ void fold(const AttnVerifyMlaParams& p, const WorkUni
                 ptx::add_f16_128(at, fold.scaled(w[0]), fold.scaled(w[1]), fold.scaled(w[2]),
                                  fold.scaled(w[3]));
             });
+        }
+    }
+}
+
+/// Normalises a warp's 16 rows of O and stores them as a partial of fast mode, straight from
+/// registers. `thread`: of the warpgroup; `half`: of the latent.
+__device__ __forceinline__ void store_partial(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                                              int32_t thread, int32_t half,
+                                              const float (&inverse)[2], const float (&o)[2][64]) {
+    const int32_t lane = thread % 32;
+    const int32_t row = thread / 32 * 16 + lane / 4;  // and row + 8
+    auto* const to = static_cast<uint16_t*>(p.workspace.partial_out) +
+                     int64_t{unit.partial} * kTileRows * kMlaLatent +
+                     quad_values_at(row, half * 8, lane % 4);
+#pragma unroll
+    for (int32_t group = 0; group < 8; ++group) {  // of 32 columns
+#pragma unroll
+        for (int32_t r = 0; r < 2; ++r) {
+            uint32_t words[4];
+#pragma unroll
+            for (int32_t i = 0; i < 4; ++i) {
+                const float* const d = &o[group / 4][group % 4 * 16 + i * 4 + 2 * r];
+                words[i] = ptx::pack_bf16(d[0] * inverse[r], d[1] * inverse[r]);
+            }
+            if (row + 8 * r < unit.rows)
+                *reinterpret_cast<uint4*>(to + quad_values_at(8 * r, group, 0)) =
+                    make_uint4(words[0], words[1], words[2], words[3]);
         }
     }
 }
@@ -432,8 +451,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     const int32_t lane = thread % 32;
     const int32_t row = warp * 16 + lane / 4;
     const float* const row_scale = reinterpret_cast<const float*>(memory + kRowScale);
-    const float* const row_inverse = reinterpret_cast<const float*>(memory + kRowInverse);
-    const float* const row_reference = reinterpret_cast<const float*>(memory + kRowReference);
+    const float* const row_factor = reinterpret_cast<const float*>(memory + kRowFactor);
     const int32_t* const rescale_flag = reinterpret_cast<const int32_t*>(memory + kRescaleFlag);
     const uint64_t p_tile = wgmma::k_major(__shfl_sync(0xffffffff, shared + kP, 0));
     // Of its half of the latent, 4 chunks.
@@ -475,11 +493,12 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
             place.next(tile);
         }
         ptx::mbarrier_wait(shared + kBarrierFinal + 8 * unit_parity, unit_count >> 1 & 1);
-        const volatile float* const of_unit =
-            (unit.partial >= 0 ? row_reference : row_inverse) + unit_parity * 64 + row;
+        const volatile float* const of_unit = row_factor + unit_parity * 64 + row;
         const float of_rows[2] = {of_unit[0], of_unit[8]};
-        if (unit.partial >= 0) {
+        if (!unit.is_fast()) {
             fold(p, unit, thread, half, unit.adds_to(partial), of_rows, o, exponent);
+        } else if (unit.partial >= 0) {
+            store_partial(p, unit, thread, half, of_rows, o);
         } else if (warp * 16 < unit.rows) {
             store_out(p, unit, shared, thread, half, of_rows, o);
         }

@@ -80,8 +80,8 @@ struct SeenKeys {
             // Of a path unit: where the row's own path begins.
             const int32_t begin =
                 unit.path_node >= 0 ? (node[half] - unit.path_node) * p.batch.path_keys : 0;
-            const int32_t end = unit.path_node >= 0 ? begin + position + 1 - boundary
-                                                    : min(boundary, unit.key_end);
+            const int32_t end =
+                unit.path_node >= 0 ? begin + position + 1 - boundary : min(boundary, unit.key_end);
 #pragma unroll
             for (int32_t i = 0; i < kKeys / 2; ++i) {
                 if ((i >> 1 & 1) != half) continue;
