@@ -313,6 +313,9 @@ __device__ __forceinline__ void fold(const AttnVerifyMlaParams& p, const WorkUni
                                      const float (&reference)[2], const float (&o)[2][64],
                                      float (&exponent)[2]) {
     const int32_t lane = thread % 32;
+    auto* const to = static_cast<uint16_t*>(p.workspace.partial_out) +
+                     int64_t{unit.partial} * kTileRows * kMlaLatent +
+                     quad_values_at(thread / 32 * 16 + lane / 4, half * 8, lane % 4);
     float largest[2][4] = {};  // short chains
 #pragma unroll
     for (int32_t i = 0; i < 128; ++i) {
@@ -331,9 +334,6 @@ __device__ __forceinline__ void fold(const AttnVerifyMlaParams& p, const WorkUni
         const float own = reference[r] + static_cast<float>(shift);
         const Fold fold(exponent[r], own);
         if (row >= unit.rows) continue;
-        auto* const to = static_cast<uint16_t*>(p.workspace.partial_out) +
-                         int64_t{unit.partial} * kTileRows * kMlaLatent +
-                         quad_values_at(row, half * 8, lane % 4);
         const auto put = [&](const auto& store) {
 #pragma unroll
             for (int32_t group = 0; group < 8; ++group) {  // of 32 columns
@@ -343,7 +343,7 @@ __device__ __forceinline__ void fold(const AttnVerifyMlaParams& p, const WorkUni
                     const float* const d = &o[group / 4][group % 4 * 16 + i * 4 + 2 * r];
                     words[i] = ptx::pack_f16(d[0] * scale, d[1] * scale);
                 }
-                store(to + quad_values_at(0, group, 0), words);
+                store(to + quad_values_at(8 * r, group, 0), words);
             }
         };
         if (!adds || fold.replaces) {
