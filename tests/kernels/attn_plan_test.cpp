@@ -518,6 +518,7 @@ TEST(AttnPlan, DeterministicRecipeAroundASegmentLengthChange) {
         int32_t then;
     } changes[] = {{3072, 32, 22},    // of two tiles of 48 keys, of three
                    {4608, 32, 25},    // of three, of four
+                   {16896, 32, 45},   // of 11, of eight
                    {33792, 64, 59},   // of 11, of 12
                    {49152, 64, 57}};  // of 16, of 18
     for (const auto& change : changes) {

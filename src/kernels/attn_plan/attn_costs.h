@@ -64,8 +64,9 @@ inline constexpr int32_t kFillTiles = 3;
 inline constexpr double kSegmentUs = 1.0;
 inline constexpr double kPathUs = 5.0;
 /// A key tile of a path unit in MLA: paths of 8 nodes in one unit end 2.8 us after segments of 6
-/// tiles, of 4 nodes 0.8 us after segments of 3 (32k and 16k keys, H200).
-inline constexpr double kMlaPathTileUs = 1.75;
+/// tiles, of 4 nodes 0.8 us after segments of 3 (32k and 16k keys, H200); with 1.75 and 64 nodes at
+/// 4k keys they would be spread over a wave of their own, 29.1 us instead of 26.9.
+inline constexpr double kMlaPathTileUs = 1.65;
 /// The same of a pair of path units, and a key tile of both: 4k keys, 32 / 8 heads of 128, 16 nodes
 /// in units of 2 to 16. In each tile some row sees its first key, which makes it slow.
 inline constexpr double kPathPairUs = 4.5;
@@ -162,11 +163,11 @@ struct SegmentLevels {
 /// node loses, 16 and more gain, because results are fewer. With bf16 on sm_90a a block with few
 /// rows takes half a group, so that it loses less, and with many rows it takes groups: 8 row tiles
 /// of 32 groups or 4 of 64 fill the multiprocessors of an H200 twice, and an end of a segment costs
-/// about what a tile does, so that from 16k keys on none has less than five (one node at 16k pays
-/// for it). GQA in pairs: fewer where that leaves blocks for the paths and costs little (4k and
-/// 16k, 32 nodes: 14.3 us instead of 15.5, 26.7 instead of 28.8); few K/V heads have short steps,
-/// in which results count. Where V is converted, one consumer does not keep up with the memory:
-/// long segments are twice as many, for both. Other GQA waits for memory.
+/// about what a tile does, so that from 16k keys on none has less than four. GQA in pairs: fewer
+/// where that leaves blocks for the paths and costs little (4k and 16k, 32 nodes: 14.3 us instead
+/// of 15.5, 26.7 instead of 28.8); few K/V heads have short steps, in which results count. Where V
+/// is converted, one consumer does not keep up with the memory: long segments are twice as many,
+/// for both. Other GQA waits for memory.
 constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEngine engine) {
     const int32_t of_row = kMostSegments / node_tiles(shape);
     // Up to `most_tiles`, sixteenths of so many.
@@ -176,7 +177,7 @@ constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEng
     };
     const SegmentLevel all = level(INT32_MAX, 16);
     if (is_mla_wgmma_bf16(shape, engine)) {
-        const SegmentLevel last = level(INT32_MAX, 8, 11);
+        const SegmentLevel last = level(INT32_MAX, 8, 8);
         return {{level(11, 4, kFoldedSegments), last, last, last}};
     }
     if (shape.kind == KDT_ATTN_MLA) return {{level(7, 8), all, all, all}};
