@@ -238,7 +238,7 @@ std::map<TileKey, MergeItem> merge_items_of(const Step& step) {
         EXPECT_EQ(item.rows, std::min({merge_rows(item.teams_log2), rows - item.row_begin}));
         EXPECT_EQ(item.chunks, merge_chunks(item));
         EXPECT_GE(item.chunks, item.path_partial >= 0 ? 0 : 1);
-        EXPECT_LE(item.chunks, 1 << item.teams_log2);
+        EXPECT_LE(item.chunks, 1 << (item.teams_log2 + item.group_log2));
         EXPECT_LE(item.teams_log2, 5);
         EXPECT_EQ(item.first_node, step.node_start[Step::at(item.request)]);
         rows_seen[key] += item.rows;
