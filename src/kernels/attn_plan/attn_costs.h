@@ -155,8 +155,8 @@ struct SegmentLevels {
 /// MLA: arithmetic is what a tile costs, and the end of a segment what one to two tiles do, so that
 /// fewer segments are better while they are short: a single node loses, 16 and more gain, because
 /// results are fewer. With bf16 on sm_90a (H200, % over fast mode with 1 / 4 / 8 / 16 / 32 / 64
-/// nodes): 4k keys in segments of two tiles 16 / 5 / -2 / 3 / 26 / 47, of three 31 / 21 / 6 / -2 /
-/// 2 / 26; 16k of six 24 / 13 / 0 / 2 / 17 / 28, of three 10 / 12 / 7 / 20 / 47 / 83. GQA in pairs:
+/// nodes): 4k keys in segments of two tiles 15 / 5 / -2 / 3 / 27 / 47, of three 30 / 21 / 6 / -2 /
+/// 2 / 26; 16k of six 24 / 13 / 0 / 2 / 17 / 29, of three 10 / 12 / 7 / 20 / 47 / 83. GQA in pairs:
 /// fewer where that leaves blocks for the paths and costs little (4k and 16k, 32 nodes: 14.3 us
 /// instead of 15.5, 26.7 instead of 28.8); few K/V heads have short steps, in which results count.
 /// Where V is converted, one consumer does not keep up with the memory: long segments are twice as
