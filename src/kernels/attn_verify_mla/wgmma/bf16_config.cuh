@@ -32,7 +32,7 @@ inline constexpr int32_t kBarrierPFull = kBarrierEmpty + 8 * kStages;  // [2] 4 
 // [2] by unit parity, 4 warps: the score warpgroup may be a unit ahead
 inline constexpr int32_t kBarrierFinal = kBarrierPFull + 2 * 8;
 inline constexpr int32_t kTailMask = kBarrierFinal + 2 * 8;  // uint64 [64][2], ancestors of rows
-// A unit's results pass through shared memory, of each accumulating warp's 16 rows 32 columns at a
+// The output passes through shared memory, of each accumulating warp's 16 rows 32 columns at a
 // time.
 inline constexpr int32_t kOut = (kTailMask + 64 * 16 + 127) / 128 * 128;
 inline constexpr int32_t kOutBytes = 16 * 64;
