@@ -174,7 +174,7 @@ void expect_within_capacity(const Step& step) {
     EXPECT_LE(header.runs, header.units);
     expect_every_unit_is_taken(step);
     EXPECT_EQ(header.merge_items, static_cast<int32_t>(step.plan.merge_items.size()));
-    std::vector<int32_t> writers(static_cast<size_t>(header.partials));
+    std::vector<int32_t> written(static_cast<size_t>(header.partials));
     for (const WorkUnit& unit : step.plan.units) {
         EXPECT_EQ(unit.context, step.context[Step::at(unit.request)]);
         EXPECT_EQ(unit.nodes, step.nodes(unit.request));
@@ -182,35 +182,9 @@ void expect_within_capacity(const Step& step) {
         EXPECT_EQ(unit.pages_begin, step.pages_start[Step::at(unit.request)]);
         if (unit.partial < 0) continue;
         ASSERT_LT(unit.partial, header.partials);
-        ++writers[Step::at(unit.partial)];
+        EXPECT_EQ(++written[static_cast<size_t>(unit.partial)], 1);
     }
-    const int32_t most = step.plan_shape.groups ? kFoldedSegments : 1;
-    EXPECT_TRUE(std::ranges::all_of(writers, [most](int32_t n) { return 1 <= n && n <= most; }));
-}
-
-/// Units by their partial, in the order in which a block takes them. Those of one partial, a group
-/// of segments, stand next to each other in one block.
-std::map<int32_t, std::vector<WorkUnit>> units_of_partials(const Step& step) {
-    std::map<int32_t, std::vector<WorkUnit>> units;
-    for (int32_t block = 0; block < step.multiprocessors; ++block) {
-        int32_t last = -1;
-        for (const int32_t index : units_of_block(step, block)) {
-            const WorkUnit& unit = step.plan.units[Step::at(index)];
-            if (unit.key_begin == unit.key_end) continue;
-            std::vector<WorkUnit>& of_partial = units[unit.partial];
-            if (!of_partial.empty()) {
-                EXPECT_EQ(unit.partial, last);
-                const WorkUnit& before = of_partial.back();
-                EXPECT_EQ(
-                    std::tie(unit.request, unit.kv_head, unit.row_begin, unit.rows, unit.key_begin),
-                    std::tie(before.request, before.kv_head, before.row_begin, before.rows,
-                             before.key_end));
-            }
-            of_partial.push_back(unit);
-            last = unit.partial;
-        }
-    }
-    return units;
+    EXPECT_TRUE(std::ranges::all_of(written, [](int32_t times) { return times == 1; }));
 }
 
 using TileKey = std::tuple<int32_t, int32_t, int32_t>;  // request, K/V head, first row
@@ -238,7 +212,7 @@ std::map<TileKey, MergeItem> merge_items_of(const Step& step) {
         EXPECT_EQ(item.rows, std::min({merge_rows(item.teams_log2), rows - item.row_begin}));
         EXPECT_EQ(item.chunks, merge_chunks(item));
         EXPECT_GE(item.chunks, item.path_partial >= 0 ? 0 : 1);
-        EXPECT_LE(item.chunks, 1 << (item.teams_log2 + item.group_log2));
+        EXPECT_LE(item.chunks, 1 << item.teams_log2);
         EXPECT_LE(item.teams_log2, 5);
         EXPECT_EQ(item.first_node, step.node_start[Step::at(item.request)]);
         rows_seen[key] += item.rows;
@@ -325,8 +299,7 @@ void expect_row_tiles_fastest(const Step& step) {
 }
 
 /// What a row's result is made of, in the order it is made: for each merge chunk the key ranges
-/// that the row sees, one a segment; where there are groups, segments 2 k and 2 k + 1 are merged
-/// first. [chunk][segment] (segment or group length, first key, end).
+/// that the row sees, one a partial. [chunk][partial] (segment length, first key, end).
 using Recipe = std::vector<std::vector<std::array<int32_t, 3>>>;
 
 /// A node by what its recipe may depend on, and the shape's constants.
@@ -334,8 +307,7 @@ struct NodePlace {
     int32_t position;
     int32_t oldest;  // key in its window
     int32_t boundary;
-    int32_t segment_keys;  // of a group where there are groups
-    int32_t first_keys;    // of a group's first segment
+    int32_t segment_keys;
 
     NodePlace(const Step& step, int32_t r, int32_t node)
         : position(step.context[Step::at(r)] +
@@ -344,31 +316,15 @@ struct NodePlace {
                      ? std::max(0, position - step.shape.sliding_window + 1)
                      : 0),
           boundary(path_boundary(position, step.shape.max_depth)),
-          segment_keys(segment_of(step.plan_shape, boundary)),
-          first_keys(segment_keys) {
-        const int32_t tile_keys = step.plan_shape.tile_keys;
-        if (step.plan_shape.groups) first_keys = ceil_div(segment_keys / tile_keys, 2) * tile_keys;
-    }
-
-    /// First key of segment k.
-    int32_t begin_of(int32_t k) const {
-        if (first_keys == segment_keys) return k * segment_keys;
-        return k / 2 * segment_keys + k % 2 * first_keys;
-    }
-    /// Of the segment that begins there, or later because of the window.
-    int32_t index_of(int32_t key) const {
-        int32_t k = 0;
-        while (begin_of(k + 1) <= key) ++k;
-        return k;
-    }
+          segment_keys(segment_of(step.plan_shape, boundary)) {}
 };
 
 /// The recipe of a node by the definition.
 Recipe defined_recipe(const NodePlace& node) {
     std::map<int32_t, std::vector<std::array<int32_t, 3>>> chunks;
-    for (int32_t k = 0; node.begin_of(k) < node.boundary; ++k) {
-        const int32_t begin = std::max(node.begin_of(k), node.oldest);
-        const int32_t end = std::min(node.begin_of(k + 1), node.boundary);
+    for (int32_t k = 0; k * node.segment_keys < node.boundary; ++k) {
+        const int32_t begin = std::max(k * node.segment_keys, node.oldest);
+        const int32_t end = std::min((k + 1) * node.segment_keys, node.boundary);
         if (begin < end) chunks[k / kMergeChunk].push_back({node.segment_keys, begin, end});
     }
     Recipe recipe;
@@ -379,37 +335,30 @@ Recipe defined_recipe(const NodePlace& node) {
 
 /// The same, replayed from the plan for one node, head of the group and K/V head.
 Recipe planned_recipe(const Step& step, const std::map<TileKey, MergeItem>& items,
-                      const std::map<int32_t, std::vector<WorkUnit>>& units, const NodePlace& place,
+                      const std::map<int32_t, WorkUnit>& unit_of_partial, const NodePlace& place,
                       int32_t r, int32_t kv_head, int32_t node, int32_t group_head) {
     const int32_t row = node * step.group() + group_head;
     const MergeItem& item = std::prev(items.upper_bound({r, kv_head, row}))->second;
     EXPECT_LT(row, item.row_begin + item.rows);
     Recipe recipe;
     for (int32_t chunk = 0; chunk < item.chunks; ++chunk) {
-        // A team takes as many partials of groups, which are several chunks.
-        MergeRange range = team_places(item, chunk >> item.group_log2);
-        const int32_t places = kMergeChunk >> item.group_log2;
-        const int32_t first = chunk % (1 << item.group_log2) * places;
-        range = {range.origin + first, std::max(range.begin - first, 0),
-                 std::min(range.end - first, places)};
+        const MergeRange range = merge_chunk(item, chunk);
         EXPECT_LE(0, range.begin);
         EXPECT_LT(range.begin, range.end);
         EXPECT_LE(range.end, kMergeChunk);
         std::vector<std::array<int32_t, 3>> partials;
         for (int32_t i = range.begin; i < range.end; ++i) {
-            int32_t segment = i << item.group_log2;
-            for (const WorkUnit& unit : units.at(item.first_partial + range.origin + i)) {
-                EXPECT_EQ(std::tie(unit.request, unit.kv_head, unit.row_begin),
-                          std::tuple(r, kv_head, row / kTileRows * kTileRows));
-                EXPECT_EQ(unit.segment_keys, place.segment_keys);
-                EXPECT_EQ(unit.key_begin % step.plan_shape.tile_keys, 0);
-                EXPECT_LE(unit.key_end, step.context[Step::at(r)]);
-                EXPECT_LE(unit.seen_end, std::min(unit.key_end, place.boundary));
-                EXPECT_EQ(place.index_of(unit.key_begin) % kMergeChunk, segment++);  // its place
-                const int32_t begin = std::max(unit.key_begin, place.oldest);
-                const int32_t end = std::min(unit.key_end, place.boundary);
-                if (begin < end) partials.push_back({unit.segment_keys, begin, end});
-            }
+            const WorkUnit& unit = unit_of_partial.at(item.first_partial + range.origin + i);
+            EXPECT_EQ(std::tie(unit.request, unit.kv_head, unit.row_begin),
+                      std::tuple(r, kv_head, row / kTileRows * kTileRows));
+            EXPECT_EQ(unit.segment_keys, place.segment_keys);
+            EXPECT_EQ(unit.key_begin % step.plan_shape.tile_keys, 0);
+            EXPECT_LE(unit.key_end, step.context[Step::at(r)]);
+            EXPECT_LE(unit.seen_end, std::min(unit.key_end, place.boundary));
+            EXPECT_EQ(unit.key_begin / unit.segment_keys % kMergeChunk, i);  // its place
+            const int32_t begin = std::max(unit.key_begin, place.oldest);
+            const int32_t end = std::min(unit.key_end, place.boundary);
+            if (begin < end) partials.push_back({unit.segment_keys, begin, end});
         }
         if (!partials.empty()) recipe.push_back(partials);
     }
@@ -417,8 +366,7 @@ Recipe planned_recipe(const Step& step, const std::map<TileKey, MergeItem>& item
     const int32_t of_node = node >> item.path_nodes_log2;
     const int32_t path = item.path_partial + (of_node * step.shape.kv_heads + kv_head) * blocks +
                          group_head / kTileRows;
-    EXPECT_EQ(units.at(path).size(), 1u);
-    const WorkUnit& unit = units.at(path).front();
+    const WorkUnit& unit = unit_of_partial.at(path);
     EXPECT_EQ(unit.path_node, of_node << item.path_nodes_log2);
     EXPECT_EQ(unit.kv_head, kv_head);
     EXPECT_EQ(unit.request, r);
@@ -445,14 +393,19 @@ Recipe planned_recipe(const Step& step, const std::map<TileKey, MergeItem>& item
 
 void expect_deterministic_recipes(const Step& step, PlanRandom& random) {
     const auto items = merge_items_of(step);
-    const auto units = units_of_partials(step);
+    std::map<int32_t, WorkUnit> unit_of_partial;
+    for (const WorkUnit& unit : step.plan.units) {
+        if (unit.key_begin == unit.key_end) continue;
+        unit_of_partial.emplace(unit.partial, unit);
+    }
     for (int32_t r = 0; r < step.requests(); ++r) {
         for (int32_t node = 0; node < step.nodes(r); ++node) {
             const int32_t kv_head = random.between(0, step.shape.kv_heads - 1);
             const int32_t group_head = random.between(0, step.group() - 1);
             const NodePlace place(step, r, node);
-            EXPECT_EQ(planned_recipe(step, items, units, place, r, kv_head, node, group_head),
-                      defined_recipe(place))
+            EXPECT_EQ(
+                planned_recipe(step, items, unit_of_partial, place, r, kv_head, node, group_head),
+                defined_recipe(place))
                 << "request " << r << ", node " << node << ", position " << place.position;
         }
     }
@@ -513,14 +466,13 @@ TEST(AttnPlan, DeterministicRecipeIsAFunctionOfThePath) {
 TEST(AttnPlan, DeterministicRecipeAroundASegmentLengthChange) {
     // One request with nodes of both lengths; each row is merged from the segments of its own.
     const struct {
-        int32_t boundary;  // the last of the shorter context's length of groups
-        int32_t groups;
+        int32_t boundary;  // the last of the shorter context's length
+        int32_t segments;
         int32_t then;
-    } changes[] = {{3072, 32, 22},    // of two tiles of 48 keys, of three
-                   {4608, 32, 25},    // of three, of four
-                   {16896, 32, 45},   // of 11, of eight
-                   {33792, 64, 59},   // of 11, of 12
-                   {49152, 64, 57}};  // of 16, of 18
+    } changes[] = {{1536, 32, 17},     // of one tile of 48 keys, of two
+                   {4608, 48, 33},     // of two, of three
+                   {9216, 64, 49},     // of three, of four
+                   {49152, 64, 114}};  // of 16, of nine: no longer half as many
     for (const auto& change : changes) {
         SCOPED_TRACE(change.boundary);
         PlanRandom random(1);
@@ -533,10 +485,10 @@ TEST(AttnPlan, DeterministicRecipeAroundASegmentLengthChange) {
         step.add(change.boundary + kBoundaryKeys + 8, chain);
         step.make_plan();
         EXPECT_EQ(step.plan.merge_items.size(), 17u * 8);
-        EXPECT_EQ(step.plan.merge_items.front().partials, change.groups);
+        EXPECT_EQ(step.plan.merge_items.front().partials, change.segments);
         EXPECT_EQ(step.plan.merge_items.back().partials, change.then);
         const int32_t path_units = (16 >> step.plan.merge_items.front().path_nodes_log2) + 1;
-        EXPECT_EQ(step.plan.header.partials, 3 * (change.groups + change.then) + path_units);
+        EXPECT_EQ(step.plan.header.partials, 3 * (change.segments + change.then) + path_units);
         expect_within_capacity(step);
         expect_deterministic_recipes(step, random);
     }
@@ -569,33 +521,7 @@ TEST(AttnPlan, DeterministicRunsFillTheDevice) {
     EXPECT_EQ(busiest(16, 65536), two);
     EXPECT_EQ(busiest(32, 65536), four);
     EXPECT_EQ(busiest(1, 4096), one);
-    EXPECT_EQ(busiest(32, 16384), two);  // 31 groups
-    EXPECT_EQ(busiest(64, 16384), four);
-}
-
-TEST(AttnPlan, BlocksTakeSegmentsOrGroupsOfThem) {
-    const struct {
-        int32_t nodes, context;
-        int32_t segments, group_log2, partials;  // of a row
-    } steps[] = {{1, 4096, 57, 0, 57},     {8, 16384, 62, 0, 62},   {16, 16384, 62, 0, 62},
-                 {32, 16384, 62, 1, 31},   {1, 32768, 125, 0, 125}, {16, 32768, 125, 1, 63},
-                 {64, 32768, 125, 1, 63},  {1, 65536, 125, 0, 125}, {64, 65536, 125, 1, 63},
-                 {8, 131072, 125, 0, 125}, {16, 131072, 125, 1, 63}};
-    for (const auto& of : steps) {
-        SCOPED_TRACE(testing::Message() << of.nodes << " nodes, " << of.context << " keys");
-        Step step;
-        step.shape = mla_shape(8);
-        step.shape.mode = KDT_ATTN_DETERMINISTIC;
-        step.shape.max_depth = 16;
-        step.add(of.context, std::vector<int32_t>(Step::at(of.nodes), 0));
-        step.make_plan();
-        expect_within_capacity(step);
-        int32_t segments = 0;
-        for (const WorkUnit& unit : step.plan.units) segments += unit.path_node < 0 ? 1 : 0;
-        EXPECT_EQ(segments, of.segments * step.row_tiles(0));
-        EXPECT_EQ(step.plan.merge_items[0].group_log2, of.group_log2);
-        EXPECT_EQ(step.plan.merge_items[0].partials, of.partials);
-    }
+    EXPECT_EQ(busiest(32, 16384), two);  // 57 segments
 }
 
 TEST(AttnPlan, DeterministicPairs) {

@@ -47,15 +47,14 @@ kdt_status current_device(Device& device) {
 
 kdt_status engines_of(const kdt_attn_shape& shape, const Device& device, Engines& engines) {
     engines = {};
-    // The plan is made for the first of them. No other reads one of pairs or of groups.
-    bool for_it_alone = false;
+    // The plan is made for the first of them. No other reads one of pairs.
+    bool of_pairs = false;
     if (device.sm90 && shape.path != KDT_PATH_MMA_SYNC) {
         engines.engine[engines.count++] = AttnEngine::wgmma_sm90;
-        for_it_alone = shape.mode == KDT_ATTN_DETERMINISTIC &&
-                       (attn_takes_pairs(shape, AttnEngine::wgmma_sm90) ||
-                        attn_groups(shape, AttnEngine::wgmma_sm90));
+        of_pairs =
+            shape.mode == KDT_ATTN_DETERMINISTIC && attn_takes_pairs(shape, AttnEngine::wgmma_sm90);
     }
-    if (shape.path != KDT_PATH_WGMMA && !for_it_alone) {
+    if (shape.path != KDT_PATH_WGMMA && !of_pairs) {
         engines.engine[engines.count++] =
             device.sm90 ? AttnEngine::mma_sync_sm90 : AttnEngine::mma_sync_sm120;
     }

@@ -131,12 +131,6 @@ constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
     return attn_tile_keys(shape, AttnEngine::wgmma_sm90);
 }
 
-/// Deterministic mode: whether segments come in groups of kFoldedSegments, which the main loop can
-/// make one partial of. What it writes then is what attn_combine makes of two.
-constexpr bool attn_groups(const kdt_attn_shape& shape, AttnEngine engine) {
-    return is_mla_wgmma_bf16(shape, engine) && shape.mode == KDT_ATTN_DETERMINISTIC;
-}
-
 /// Deterministic mode: segments of all row tiles of one node, about. They fill the multiprocessors
 /// of an H200 and leave a few for paths; half as many do so with two nodes' row tiles.
 inline constexpr int32_t kMostSegments = 128;
@@ -147,9 +141,8 @@ constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
     return shape.kv_heads * ((group + kTileRows - 1) / kTileRows);
 }
 
-/// Deterministic mode: segments of a row, or groups of them where there are groups, at most, while
-/// none is longer than most_tiles; else the next level decides. Of a level, none is shorter than
-/// least_tiles.
+/// Deterministic mode: segments of a row, at most, while none is longer than most_tiles; else the
+/// next level decides. Of a level, none is shorter than least_tiles.
 struct SegmentLevel {
     int32_t most_tiles;
     int32_t segments;
@@ -159,15 +152,15 @@ struct SegmentLevels {
     SegmentLevel level[4];  // the last has no limit
 };
 
-/// MLA: arithmetic is what a tile costs, so that fewer are better while they are short: a single
-/// node loses, 16 and more gain, because results are fewer. With bf16 on sm_90a a block with few
-/// rows takes half a group, so that it loses less, and with many rows it takes groups: 8 row tiles
-/// of 32 groups or 4 of 64 fill the multiprocessors of an H200 twice, and an end of a segment costs
-/// about what a tile does, so that from 16k keys on none has less than four. GQA in pairs: fewer
-/// where that leaves blocks for the paths and costs little (4k and 16k, 32 nodes: 14.3 us instead
-/// of 15.5, 26.7 instead of 28.8); few K/V heads have short steps, in which results count. Where V
-/// is converted, one consumer does not keep up with the memory: long segments are twice as many,
-/// for both. Other GQA waits for memory.
+/// MLA: arithmetic is what a tile costs, and the end of a segment what one to two tiles do, so that
+/// fewer segments are better while they are short: a single node loses, 16 and more gain, because
+/// results are fewer. With bf16 on sm_90a (H200, % over fast mode with 1 / 4 / 8 / 16 / 32 / 64
+/// nodes): 4k keys in segments of two tiles 16 / 5 / -2 / 3 / 26 / 47, of three 31 / 21 / 6 / -2 /
+/// 2 / 26; 16k of six 24 / 13 / 0 / 2 / 17 / 28, of three 10 / 12 / 7 / 20 / 47 / 83. GQA in pairs:
+/// fewer where that leaves blocks for the paths and costs little (4k and 16k, 32 nodes: 14.3 us
+/// instead of 15.5, 26.7 instead of 28.8); few K/V heads have short steps, in which results count.
+/// Where V is converted, one consumer does not keep up with the memory: long segments are twice as
+/// many, for both. Other GQA waits for memory.
 constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEngine engine) {
     const int32_t of_row = kMostSegments / node_tiles(shape);
     // Up to `most_tiles`, sixteenths of so many.
@@ -176,10 +169,8 @@ constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEng
         return SegmentLevel{most_tiles, segments > 1 ? segments : 1, least_tiles};
     };
     const SegmentLevel all = level(INT32_MAX, 16);
-    if (is_mla_wgmma_bf16(shape, engine)) {
-        const SegmentLevel last = level(INT32_MAX, 8, 8);
-        return {{level(11, 4, kFoldedSegments), last, last, last}};
-    }
+    if (is_mla_wgmma_bf16(shape, engine))
+        return {{level(1, 4), level(2, 6, 2), level(16, 8, 3), all}};
     if (shape.kind == KDT_ATTN_MLA) return {{level(7, 8), all, all, all}};
     if (!attn_takes_pairs(shape, engine)) return {{all, all, all, all}};
     const SegmentLevel last = shape.kv_format == KDT_KV_BF16 ? all : level(INT32_MAX, 32);

@@ -18,7 +18,7 @@ inline constexpr int32_t kMergeTeams = 1 << kMergeTeamsLog2;
 /// Fast mode: partials of a row, at most.
 inline constexpr int32_t kMostPartials = kMergeTeams * kMergeChunk;
 
-/// Places `begin`..`end` of a team hold a partial; place i is partial `origin` + i, counted from
+/// Places `begin`..`end` of a chunk hold a partial; place i is partial `origin` + i, counted from
 /// MergeItem::first_partial. Origin is negative where the first segments were not planned.
 struct MergeRange {
     int32_t origin;
@@ -34,12 +34,12 @@ constexpr int32_t partial_chunks(int32_t partials, int32_t phase) {
 
 /// MergeItem::chunks.
 constexpr int32_t merge_chunks(const MergeItem& item) {
-    return partial_chunks(item.partials << item.group_log2, item.phase);
+    return partial_chunks(item.partials, item.phase);
 }
 
-/// Partials of team `team` of a row: a chunk, or several where a partial is of a whole group.
-constexpr MergeRange team_places(const MergeItem& item, int32_t team) {
-    const int32_t origin = team * kMergeChunk - item.phase;
+/// Partials of chunk `chunk`.
+constexpr MergeRange merge_chunk(const MergeItem& item, int32_t chunk) {
+    const int32_t origin = chunk * kMergeChunk - item.phase;
     const int32_t end = item.partials - origin;
     return {origin, origin < 0 ? -origin : 0, end < kMergeChunk ? end : kMergeChunk};
 }

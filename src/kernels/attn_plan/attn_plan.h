@@ -24,16 +24,6 @@ inline constexpr int32_t kTileKeys = 64;
 /// Key tile of the bf16 MLA main loop on sm_90a, which gets units of whole multiples.
 inline constexpr int32_t kMlaWgmmaTileKeys = 48;
 
-/// Partials of the bf16 MLA loop on sm_90a (folded_partials.cuh): values of a row, exponents of
-/// them, segments of a group.
-inline constexpr int32_t kFoldedDim = 512;
-inline constexpr int32_t kFoldedExponents = kFoldedDim / 256;
-inline constexpr int32_t kFoldedSegmentsLog2 = 1;
-inline constexpr int32_t kFoldedSegments = 1 << kFoldedSegmentsLog2;
-
-/// Values of its rows that a unit accumulates: all, or one half where two blocks share a segment.
-enum class UnitColumns : int16_t { all, low, high };
-
 /// What one thread block works on at a time, or, in deterministic mode where the main loop takes
 /// pairs (attn_takes_pairs), one of its two consumers. Three kinds:
 ///   fast mode:           segment_keys 0, path_node -1: keys are the request's, key k < context a
@@ -49,14 +39,12 @@ enum class UnitColumns : int16_t { all, low, high };
 /// has no other.
 struct alignas(64) WorkUnit {
     int32_t request;
-    int16_t kv_head;
-    UnitColumns columns;
+    int32_t kv_head;
     int32_t row_begin;  // first row in the request
     int32_t rows;       // 1..kTileRows
     int32_t key_begin;  // a multiple of tile_keys
     int32_t key_end;    // key_begin: no keys, beside the only unit of a pair
-    int32_t partial;  // partial result it writes, or adds to; -1: it alone has all keys and writes
-                      // the output
+    int32_t partial;    // partial result it writes; -1: it alone has all keys and writes the output
     int32_t segment_keys;
     int32_t path_node;  // the first, index in the request
     // Facts of the request, so that a block that has its unit needs no second look-up.
@@ -67,8 +55,6 @@ struct alignas(64) WorkUnit {
     int32_t seen_end;     // without a sliding window all rows see the keys below
     int32_t next;         // the unit that the block takes next; 0: the one gridDim.x further on
 
-    /// Whether its results are added to what the unit before it in its block stored in `before`.
-    constexpr bool adds_to(int32_t before) const { return partial >= 0 && partial == before; }
     /// Of the first kind.
     constexpr bool is_fast() const { return segment_keys == 0 && path_node < 0; }
 };
@@ -96,8 +82,7 @@ struct alignas(32) MergeItem {
     uint8_t teams_log2;  // of one row
     uint8_t chunks;      // of one row, without its path
     uint8_t path_nodes_log2;
-    uint8_t group_log2;  // segments of a partial
-    uint8_t unused[3];
+    uint8_t unused[4];
 };
 static_assert(sizeof(MergeItem) == 32);
 
@@ -135,10 +120,7 @@ struct AttnWorkspace {
                                      // of unit b, -1: no such key
     float* partial_lse = nullptr;    // [partial_capacity, kTileRows] base-2 log of the sum of
                                      // exp2; -inf: the row saw no key
-    float* partial_exponent = nullptr;  // [partial_capacity, kFoldedExponents, kTileRows] of folded
-                                        // partials alone
-    void* partial_out = nullptr;  // bf16 [partial_capacity, kTileRows, value_dim], normalised;
-                                  // folded partials: folded_partials.cuh
+    void* partial_out = nullptr;     // bf16 [partial_capacity, kTileRows, value_dim], normalised
     int32_t unit_capacity = 0;
     int32_t merge_item_capacity = 0;
     int32_t partial_capacity = 0;

@@ -10,8 +10,7 @@
 // Deterministic mode: where keys are cut follows from positions (attn_plan.h). What is left to
 // decide is which block computes what: consecutive segments of a row tile make a run, of about as
 // many keys as a part in fast mode would have, and so do a few paths, of about as much time. A
-// block takes runs as it takes units in fast mode, a run's units one after the other. Where the
-// shape has groups, a run is one segment or whole groups.
+// block takes runs as it takes units in fast mode, a run's units one after the other.
 //
 // Where the main loop takes pairs, the list is one of pairs: two row tiles of the same segment, or,
 // in requests with an odd number of row tiles, two segments of one row tile if there are more units
@@ -42,7 +41,6 @@ struct PlanShape {
     int32_t multiprocessors;
     int32_t tile_keys;             // of a key tile
     SegmentLevels segment_levels;  // deterministic mode
-    bool groups;                   // attn_groups
     bool pairs;                    // attn_takes_pairs
     int32_t path_keys;
     int32_t most_path_nodes_log2;
@@ -52,11 +50,10 @@ struct PlanShape {
 
 /// Deterministic mode: the prefix segments of a request's nodes whose segments are equally long.
 struct PrefixClass {
-    int32_t segment_keys;  // where there are groups: of a group
-    int32_t first_keys;    // of a group's first segment; the second has the rest
-    int32_t key_begin;     // a multiple of tile_keys: all keys before are outside the window
-    int32_t key_end;       // no boundary of the class is beyond
-    int32_t first;         // index of the first segment, from position 0
+    int32_t segment_keys;
+    int32_t key_begin;  // a multiple of tile_keys: all keys before are outside the window
+    int32_t key_end;    // no boundary of the class is beyond
+    int32_t first;      // index of the first segment, from position 0
     int32_t count;
 };
 
@@ -128,9 +125,8 @@ constexpr int32_t path_units(const PlanShape& shape, int32_t nodes, int32_t path
     return ceil_shift(nodes, path_nodes_log2) * node_tiles(shape);
 }
 
-/// Deterministic mode: keys of a segment, where there are groups of a group, for rows of this
-/// boundary, whole tiles. A function of the boundary alone, in steps of an eighth or one tile, so
-/// that rows of one tree rarely differ.
+/// Deterministic mode: keys of a segment for rows of this boundary, whole tiles. A function of the
+/// boundary alone, in steps of an eighth or one tile, so that rows of one tree rarely differ.
 constexpr int32_t segment_of(const PlanShape& shape, int32_t boundary) {
     const int32_t tiles = boundary > 0 ? ceil_div(boundary, shape.tile_keys) : 1;
     int32_t segment = tiles;
@@ -150,30 +146,10 @@ constexpr int32_t first_window_tile(int32_t position, int32_t sliding_window, in
     return first > 0 ? first / tile_keys : 0;
 }
 
-constexpr PrefixClass prefix_class(const PlanShape& shape, int32_t segment_keys, int32_t begin,
-                                   int32_t end) {
-    PrefixClass prefix = {segment_keys, segment_keys, begin, end, 0, 0};
-    if (shape.groups)
-        prefix.first_keys = (segment_keys / shape.tile_keys + 1) / 2 * shape.tile_keys;
-    if (begin >= end) {
-        prefix.key_begin = end;
-    } else if (shape.groups) {  // without a window: begin is 0
-        const int32_t groups = end / segment_keys;
-        const int32_t rest = end - groups * segment_keys;
-        prefix.count = kFoldedSegments * groups + (rest > prefix.first_keys ? 2 : rest > 0 ? 1 : 0);
-    } else {
-        prefix.first = begin / segment_keys;
-        prefix.count = ceil_div(end, segment_keys) - prefix.first;
-    }
-    return prefix;
-}
-
-/// First key of segment `segment`, counted from position 0.
-constexpr int32_t segment_begin(const PlanShape& shape, const PrefixClass& prefix,
-                                int32_t segment) {
-    if (!shape.groups) return segment * prefix.segment_keys;
-    return segment / kFoldedSegments * prefix.segment_keys +
-           (segment % kFoldedSegments != 0 ? prefix.first_keys : 0);
+constexpr PrefixClass prefix_class(int32_t segment_keys, int32_t begin, int32_t end) {
+    if (begin >= end) return {segment_keys, end, end, 0, 0};
+    const int32_t first = begin / segment_keys;
+    return {segment_keys, begin, end, first, ceil_div(end, segment_keys) - first};
 }
 
 /// Where a request is: its tokens, its nodes, its part of the page table.
@@ -211,20 +187,20 @@ constexpr PlanRequest plan_request(const PlanShape& shape, const PlanExtent& ext
         request.least_boundary = least;
         const int32_t segment_keys = segment_of(shape, most);
         const int32_t least_keys = least == most ? segment_keys : segment_of(shape, least);
-        request.prefix[0] = prefix_class(shape, segment_keys, begin, most);
+        request.prefix[0] = prefix_class(segment_keys, begin, most);
         // Depths differ by 64 at most: there is no third length.
         if (least_keys != segment_keys) {
             int32_t end = least;
             while (segment_of(shape, end + kBoundaryKeys) == least_keys) end += kBoundaryKeys;
             request.prefix[1] = request.prefix[0];
-            request.prefix[0] = prefix_class(shape, least_keys, begin, end);
+            request.prefix[0] = prefix_class(least_keys, begin, end);
         }
     }
     return request;
 }
 
-/// Parts of a request's keys: in deterministic mode its segments. `choice`: the chunk length in
-/// tiles, or the forced number of parts.
+/// Parts of a request's keys: partials of its row tiles. `choice`: the chunk length in tiles, or
+/// the forced number of parts.
 constexpr int32_t plan_splits(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
     if (shape.deterministic) return request.prefix[0].count + request.prefix[1].count;
     if (shape.splits > 0) return choice < request.tiles ? choice : request.tiles;
@@ -255,62 +231,25 @@ constexpr int32_t plan_entries(const PlanShape& shape, const PlanRequest& reques
     return ceil_shift(plan_splits(shape, request, choice), entry_segments_log2(shape, request));
 }
 
-/// Deterministic mode: whether the blocks take whole groups and write a partial for each.
-constexpr bool plan_grouped(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
-    if (!shape.groups) return false;
-    if (shape.splits > 0) return choice * kFoldedSegments <= plan_splits(shape, request, choice);
-    return choice * shape.tile_keys >= request.prefix[0].segment_keys;
-}
-/// Groups of the first class of segments, and of all.
-constexpr int32_t first_groups(const PlanRequest& request) {
-    return ceil_div(request.prefix[0].count, kFoldedSegments);
-}
-constexpr int32_t all_groups(const PlanRequest& request) {
-    return first_groups(request) + ceil_div(request.prefix[1].count, kFoldedSegments);
-}
-/// Entry that group `group` begins with, each of its segments being one.
-constexpr int32_t group_begin(const PlanRequest& request, int32_t group) {
-    const int32_t before = first_groups(request);
-    const int32_t entry = group < before
-                              ? kFoldedSegments * group
-                              : request.prefix[0].count + kFoldedSegments * (group - before);
-    const int32_t entries = request.prefix[0].count + request.prefix[1].count;
-    return entry < entries ? entry : entries;
-}
-
-/// Partials of a row tile.
-constexpr int32_t plan_partials(const PlanShape& shape, const PlanRequest& request,
-                                int32_t choice) {
-    return plan_grouped(shape, request, choice) ? all_groups(request)
-                                                : plan_splits(shape, request, choice);
-}
-
-/// Deterministic mode: what runs are made of, entries or groups of them, of a row tile or two
-/// together.
-constexpr int32_t plan_pieces(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
-    return plan_grouped(shape, request, choice) ? all_groups(request)
-                                                : plan_entries(shape, request, choice);
-}
-
-/// Pieces that a run has at most.
-constexpr int32_t run_pieces(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
-    const int32_t pieces = plan_pieces(shape, request, choice);
-    if (pieces == 0) return 0;
-    if (shape.splits > 0) return ceil_div(pieces, choice);
+/// Entries that a run has at most.
+constexpr int32_t run_entries(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
+    const int32_t entries = plan_entries(shape, request, choice);
+    if (entries == 0) return 0;
+    if (shape.splits > 0) return ceil_div(entries, choice);
     const int32_t run_keys = choice * shape.tile_keys;
     const int32_t keys = request.prefix[0].segment_keys << entry_segments_log2(shape, request);
     if (run_keys < 2 * keys) return 1;
     const int32_t wanted = run_keys / keys;
-    return wanted < pieces ? wanted : pieces;
+    return wanted < entries ? wanted : entries;
 }
 
-/// Parts that blocks take of a row tile: in deterministic mode runs of pieces.
+/// Parts that blocks take of a row tile: in deterministic mode runs of entries.
 constexpr int32_t plan_parts(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
     if (!shape.deterministic) return plan_splits(shape, request, choice);
-    const int32_t pieces = plan_pieces(shape, request, choice);
-    if (pieces == 0) return 0;
-    const int32_t of_run = run_pieces(shape, request, choice);
-    return of_run == 1 ? pieces : ceil_div(pieces, of_run);
+    const int32_t entries = plan_entries(shape, request, choice);
+    if (entries == 0) return 0;
+    const int32_t of_run = run_entries(shape, request, choice);
+    return of_run == 1 ? entries : ceil_div(entries, of_run);
 }
 
 /// Begin of part `part` of `parts` that `count` things are cut into, alike but for one.
@@ -337,8 +276,6 @@ constexpr MergeShape plan_merge(const PlanShape& shape, const PlanRequest& reque
     if (shape.deterministic) {
         const PrefixClass& prefix = request.prefix[0];
         chunks = partial_chunks(prefix.count, prefix.first % kMergeChunk);
-        // A team merges as many partials, whatever they are of.
-        if (plan_grouped(shape, request, choice)) chunks = ceil_div(chunks, kFoldedSegments);
         // A row is merged with others of its class alone.
         if (request.prefix[1].count > 0) chunks = kMergeTeams;
     }
@@ -362,7 +299,7 @@ constexpr PlanCounts unit_counts(const PlanShape& shape, const PlanRequest& requ
     const int32_t columns = row_tiles >> entry_tiles_log2(shape, request);
     return {columns * parts,
             columns * plan_entries(shape, request, choice),
-            row_tiles * plan_partials(shape, request, choice),
+            row_tiles * plan_splits(shape, request, choice),
             0,
             0,
             0};

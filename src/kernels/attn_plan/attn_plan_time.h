@@ -63,12 +63,9 @@ struct WaveClock {
 constexpr int32_t run_ns(const PlanShape& shape, const PlanRequest& request, int32_t runs,
                          int32_t choice) {
     const TileTime time = tile_time(shape, request, runs, entry_tiles_log2(shape, request));
-    const PrefixClass& prefix = request.prefix[0];
-    const int32_t pieces = run_pieces(shape, request, choice);
-    const bool grouped = plan_grouped(shape, request, choice);
-    const int32_t keys = grouped ? prefix.segment_keys : prefix.first_keys;
-    const int32_t tiles = keys / shape.tile_keys * pieces << entry_segments_log2(shape, request);
-    const int32_t entries = grouped ? kFoldedSegments * pieces : pieces;
+    const int32_t entries = run_entries(shape, request, choice);
+    const int32_t tiles = request.prefix[0].segment_keys / shape.tile_keys * entries
+                          << entry_segments_log2(shape, request);
     return unit_ns(shape, time, tiles) + (entries - 1) * shape.costs.segment_ns;
 }
 /// Of an entry of path units, each of which waits for its own keys.
@@ -145,7 +142,7 @@ constexpr Prediction predict(const PlanShape& shape, const PlanRequest* requests
         total = counts_sum(total, counts);
         if (counts.partials > 0) {
             const int64_t rows = int64_t{request.nodes} * shape.group * shape.kv_heads;
-            partial_rows += rows * plan_partials(shape, request, choice);
+            partial_rows += rows * plan_splits(shape, request, choice);
             merged_rows += rows;
         }
         if (request.row_tiles % 2 != 0) together_log2 = 0;

@@ -11,7 +11,6 @@ namespace kd {
 constexpr WorkUnit request_unit(const PlanRequest& request, int32_t r) {
     return {.request = r,
             .kv_head = 0,
-            .columns = UnitColumns::all,
             .row_begin = 0,
             .rows = 0,
             .key_begin = 0,
@@ -32,7 +31,7 @@ constexpr WorkUnit row_tile_unit(const PlanShape& shape, const PlanRequest& requ
                                  int32_t index) {
     WorkUnit unit = request_unit(request, r);
     const int32_t kv_head = index < request.row_tiles ? 0 : index / request.row_tiles;
-    unit.kv_head = static_cast<int16_t>(kv_head);
+    unit.kv_head = kv_head;
     unit.row_begin = (index - kv_head * request.row_tiles) * kTileRows;
     const int32_t rows = request.nodes * shape.group - unit.row_begin;
     unit.rows = rows < kTileRows ? rows : kTileRows;
@@ -85,24 +84,17 @@ constexpr WorkUnit empty_unit(const WorkUnit& beside) {
     return unit;
 }
 
-/// Deterministic mode: segment `split` of row tile `tile`, without its successor; `first_partial`:
-/// of the request's.
+/// Deterministic mode: partial `split` of row tile `tile`, without its successor.
 constexpr WorkUnit plan_segment_unit(const PlanShape& shape, const PlanRequest& request, int32_t r,
-                                     int32_t first_partial, int32_t choice, int32_t tile,
+                                     int32_t first_partial, int32_t splits, int32_t tile,
                                      int32_t split) {
     const bool second = split >= request.prefix[0].count;
     const PrefixClass& prefix = request.prefix[second ? 1 : 0];
-    const int32_t in_class = second ? split - request.prefix[0].count : split;
-    const int32_t segment = prefix.first + in_class;
-    const int32_t key = segment_begin(shape, prefix, segment);
-    const int32_t end = segment_begin(shape, prefix, segment + 1);
+    const int32_t segment = prefix.first + (second ? split - request.prefix[0].count : split);
+    const int32_t key = segment * prefix.segment_keys;
+    const int32_t end = key + prefix.segment_keys;
     WorkUnit unit = row_tile_unit(shape, request, r, tile);
-    unit.partial = first_partial + tile * plan_partials(shape, request, choice);
-    if (plan_grouped(shape, request, choice)) {
-        unit.partial += (second ? first_groups(request) : 0) + in_class / kFoldedSegments;
-    } else {
-        unit.partial += split;
-    }
+    unit.partial = first_partial + tile * splits + split;
     unit.segment_keys = prefix.segment_keys;
     unit.key_begin = key > prefix.key_begin ? key : prefix.key_begin;
     unit.key_end = end < prefix.key_end ? end : prefix.key_end;
@@ -117,19 +109,15 @@ constexpr void plan_prefix_run(const PlanShape& shape, const PlanRequest& reques
                                const PlanCounts& first, int32_t runs, int32_t choice, int32_t index,
                                Store&& store) {
     const int32_t splits = plan_splits(shape, request, choice);
-    const int32_t pieces = plan_pieces(shape, request, choice);
+    const int32_t entries = plan_entries(shape, request, choice);
     const int32_t parts = plan_parts(shape, request, choice);
     const int32_t tiles_log2 = entry_tiles_log2(shape, request);
     const int32_t segments_log2 = entry_segments_log2(shape, request);
     const int32_t columns = shape.kv_heads * request.row_tiles >> tiles_log2;
     const int32_t part = index / columns;
     const int32_t column = index - part * columns;
-    int32_t begin = rising_begin(part, parts, pieces);
-    int32_t end = rising_begin(part + 1, parts, pieces);
-    if (plan_grouped(shape, request, choice)) {
-        begin = group_begin(request, begin);
-        end = group_begin(request, end);
-    }
+    const int32_t begin = rising_begin(part, parts, entries);
+    const int32_t end = rising_begin(part + 1, parts, entries);
     const int32_t entries_before = first.entries + begin * columns + column * (end - begin);
     const int32_t number = first.runs + index;
     const RunPlace place = {.runs = runs,
@@ -143,7 +131,7 @@ constexpr void plan_prefix_run(const PlanShape& shape, const PlanRequest& reques
             const int32_t tile = (column << tiles_log2) + (tiles_log2 > 0 ? side : 0);
             const int32_t split = (i << segments_log2) + (segments_log2 > 0 ? side : 0);
             unit = side >> (tiles_log2 + segments_log2) == 0 && split < splits
-                       ? plan_segment_unit(shape, request, r, first.partials, choice, tile, split)
+                       ? plan_segment_unit(shape, request, r, first.partials, splits, tile, split)
                        : empty_unit(unit);
             unit.next = place.after(i - begin, shape.multiprocessors);
             store(place.at(i - begin) + side, unit);
@@ -175,7 +163,7 @@ constexpr WorkUnit plan_path_unit(const PlanShape& shape, const PlanRequest& req
     WorkUnit unit = request_unit(request, r);
     unit.path_node = nodes.first;
     if (nodes.count <= 0) return unit;
-    unit.kv_head = static_cast<int16_t>(index / blocks % shape.kv_heads);
+    unit.kv_head = index / blocks % shape.kv_heads;
     unit.row_begin = nodes.first * shape.group + row;
     unit.rows = rows < kTileRows ? rows : kTileRows;
     unit.key_end = (nodes.count - 1) * shape.path_keys + position + 1 -
@@ -218,37 +206,32 @@ constexpr int32_t merge_item_row(const PlanShape& shape, const PlanRequest& requ
 constexpr MergeItem plan_merge_item(const PlanShape& shape, const PlanRequest& request, int32_t r,
                                     const PlanCounts& first, int32_t choice, int32_t path_partial,
                                     int32_t path_nodes_log2, int32_t position, int32_t index) {
-    const int32_t partials = plan_partials(shape, request, choice);
+    const int32_t splits = plan_splits(shape, request, choice);
     const MergeShape merge = plan_merge(shape, request, choice);
     const int32_t kv_head = index / merge.head_items;
     const int32_t tile = index % merge.head_items / merge.tile_items;
     const int32_t most_rows = merge_rows(merge.teams_log2);
     const int32_t row_begin = merge_item_row(shape, request, choice, index);
     const int32_t rows = request.nodes * shape.group - row_begin;
-    MergeItem item{
-        .first_node = request.first_node,
-        .row_begin = row_begin,
-        .first_partial = first.partials + (kv_head * request.row_tiles + tile) * partials,
-        .path_partial = path_partial,
-        .request = r,
-        .partials = static_cast<uint16_t>(partials),
-        .phase = 0,
-        .kv_head = static_cast<uint8_t>(kv_head),
-        .rows = static_cast<uint8_t>(rows < most_rows ? rows : most_rows),
-        .teams_log2 = static_cast<uint8_t>(merge.teams_log2),
-        .chunks = 0,
-        .path_nodes_log2 = static_cast<uint8_t>(path_nodes_log2),
-        .group_log2 = 0,
-        .unused = {}};
+    MergeItem item{.first_node = request.first_node,
+                   .row_begin = row_begin,
+                   .first_partial = first.partials + (kv_head * request.row_tiles + tile) * splits,
+                   .path_partial = path_partial,
+                   .request = r,
+                   .partials = static_cast<uint16_t>(splits),
+                   .phase = 0,
+                   .kv_head = static_cast<uint8_t>(kv_head),
+                   .rows = static_cast<uint8_t>(rows < most_rows ? rows : most_rows),
+                   .teams_log2 = static_cast<uint8_t>(merge.teams_log2),
+                   .chunks = 0,
+                   .path_nodes_log2 = static_cast<uint8_t>(path_nodes_log2),
+                   .unused = {}};
     if (shape.deterministic) {
         const int32_t boundary = path_boundary(position, shape.max_depth);
         const bool second = segment_of(shape, boundary) != request.prefix[0].segment_keys;
         const PrefixClass& prefix = request.prefix[second ? 1 : 0];
-        const bool grouped = plan_grouped(shape, request, choice);
-        const int32_t in_first = grouped ? first_groups(request) : request.prefix[0].count;
-        if (second) item.first_partial += in_first;
-        item.partials = static_cast<uint16_t>(second ? partials - in_first : in_first);
-        item.group_log2 = grouped ? kFoldedSegmentsLog2 : 0;
+        if (second) item.first_partial += request.prefix[0].count;
+        item.partials = static_cast<uint16_t>(prefix.count);
         item.phase = static_cast<uint8_t>(prefix.first % kMergeChunk);
     }
     item.chunks = static_cast<uint8_t>(merge_chunks(item));

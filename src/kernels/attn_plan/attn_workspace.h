@@ -22,9 +22,7 @@ constexpr int32_t most_row_tiles(const kdt_attn_shape& shape, int32_t requests, 
 /// Deterministic mode: prefix segments of one request, of both lengths, at most.
 constexpr int32_t most_segments(const kdt_attn_shape& shape, int32_t max_context) {
     const int32_t tiles = ceil_div(max_context, least_tile_keys(shape));
-    constexpr AttnEngine kEngine = AttnEngine::wgmma_sm90;
-    const int32_t most = attn_segment_levels(shape, kEngine).level[3].segments *
-                         (attn_groups(shape, kEngine) ? kFoldedSegments : 1);
+    const int32_t most = attn_segment_levels(shape, AttnEngine::wgmma_sm90).level[3].segments;
     return 2 * (tiles < most ? tiles : most);
 }
 
@@ -78,8 +76,6 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
         place(workspace.first_slots, count(multiprocessors) * kFirstSlots * sizeof(int32_t));
     const size_t partial_rows = count(workspace.partial_capacity) * kTileRows;
     place(workspace.partial_lse, partial_rows * sizeof(float));
-    if (shape.kind == KDT_ATTN_MLA && shape.kv_format == KDT_KV_BF16)
-        place(workspace.partial_exponent, partial_rows * kFoldedExponents * sizeof(float));
     std::byte* partial_out = nullptr;
     place(partial_out, partial_rows * count(attn_value_dim(shape)) * sizeof(uint16_t));
     workspace.partial_out = partial_out;
@@ -98,7 +94,6 @@ constexpr PlanShape plan_shape(const kdt_attn_shape& shape, const AttnWorkspace&
             .multiprocessors = multiprocessors,
             .tile_keys = attn_tile_keys(shape, engine),
             .segment_levels = attn_segment_levels(shape, engine),
-            .groups = attn_groups(shape, engine),
             .pairs = attn_takes_pairs(shape, engine),
             .path_keys = attn_path_keys(shape),
             .most_path_nodes_log2 = most_path_nodes_log2(shape, engine),
