@@ -2,11 +2,11 @@
 #include <cmath>
 #include <limits>
 
-#include "base/dtype.h"
 #include "device_array.h"
 #include "kernels/attn_combine/attn_combine.h"
 #include "kernels/attn_combine/attn_combine_ref.h"
 #include "kernels/attn_plan/attn_merge.h"
+#include "kernels/attn_plan/quad_layout.h"
 #include "kernels/cases/random.h"
 
 namespace kd {
@@ -36,10 +36,9 @@ struct Partials {
     int32_t nodes;
     std::vector<RowTile> tiles;
     int32_t partials = 0;
+    PartialLayout layout = PartialLayout::rows;
     std::vector<float> lse;
     std::vector<uint16_t> out;
-    std::vector<float> exponent;  // of folded partials
-    uint8_t group_log2 = 0;
 
     int32_t heads() const { return kv_heads * group; }
 
@@ -79,46 +78,20 @@ struct Partials {
         }
     }
 
-    /// Makes them folded ones (folded_partials.cuh), with values of few bits, so that sums of two
-    /// are exact in float. Exponents are near the log-sum-exp's, now and then far below.
-    void fold(uint32_t seed) {
-        CaseRandom random(seed);
-        exponent.resize(lse.size() * kFoldedExponents);
-        for (int32_t partial = 0; partial < partials; ++partial) {
-            for (int32_t row = 0; row < kTileRows; ++row) {
-                const auto at = static_cast<size_t>(partial * kTileRows + row);
-                const bool seen = lse[at] != kNothing;
-                for (int32_t half = 0; half < kFoldedExponents; ++half) {
-                    const float below = static_cast<float>(random.below(16) == 0 ? 30 : 0);
-                    exponent[exponent_at(partial, half, row)] =
-                        seen ? std::floor(lse[at]) - below : std::nanf("");
-                }
-                for (int32_t c = 0; c < kFoldedDim; ++c) {
-                    const auto steps = static_cast<float>(random.below(255) - 127);
-                    out[value_at(at, c)] = seen ? f32_to_f16(steps / 128) : kNaNBits;
-                }
-            }
+    /// The same values in another layout.
+    void set_layout(PartialLayout to) {
+        const Partials before = *this;
+        layout = to;
+        for (size_t row = 0; row < lse.size(); ++row) {
+            for (int32_t column = 0; column < value_dim; ++column)
+                out[value_at(row, column)] = before.out[before.value_at(row, column)];
         }
-    }
-    static size_t exponent_at(int32_t partial, int32_t half, int32_t row) {
-        return static_cast<size_t>((partial * kFoldedExponents + half) * kTileRows + row);
     }
     /// Where value `column` of row `row` of all partials is.
     size_t value_at(size_t row, int32_t column) const {
-        const size_t begin = row * static_cast<size_t>(value_dim);
-        if (exponent.empty()) return begin + static_cast<size_t>(column);
-        const int32_t quad = column % 8 / 2;
-        return begin +
-               static_cast<size_t>(column / 32 * 32 + quad * 8 + column % 32 / 8 * 2 + column % 2);
-    }
-    /// The value, normalised.
-    float value(size_t row, int32_t column) const {
-        const uint16_t bits = out[value_at(row, column)];
-        if (exponent.empty()) return bf16_to_f32(bits);
-        const auto partial = static_cast<int32_t>(row / kTileRows);
-        const auto in_partial = static_cast<int32_t>(row % kTileRows);
-        const float e = exponent[exponent_at(partial, column / 256, in_partial)];
-        return f16_to_f32(bits) * std::exp2(e - lse[row]);
+        const int32_t in_row =
+            layout == PartialLayout::rows ? column : quad_pair_at(0, column / 2 * 2) + column % 2;
+        return row * static_cast<size_t>(value_dim) + static_cast<size_t>(in_row);
     }
 
     /// The combine's list, as attn_plan makes it.
@@ -137,7 +110,6 @@ struct Partials {
                               .teams_log2 = 0,
                               .chunks = 0,
                               .path_nodes_log2 = kPathNodesLog2,
-                              .group_log2 = group_log2,
                               .unused = {}};
             item.chunks = static_cast<uint8_t>(merge_chunks(item));
             item.teams_log2 =
@@ -167,7 +139,6 @@ struct Partials {
         const DeviceArray<MergeItem> d_items(items);
         const DeviceArray<float> d_partial_lse(lse);
         const DeviceArray<uint16_t> d_partial_out(out);
-        const DeviceArray<float> d_partial_exponent(exponent.empty() ? lse : exponent);
         const auto rows = static_cast<size_t>((kFirstNode + nodes) * heads());
         const DeviceArray<uint16_t> d_out(
             std::vector<uint16_t>(rows * static_cast<size_t>(value_dim), kNaNBits));
@@ -177,12 +148,11 @@ struct Partials {
         params.workspace.merge_items = d_items.data();
         params.workspace.partial_lse = d_partial_lse.data();
         params.workspace.partial_out = d_partial_out.data();
-        params.workspace.partial_exponent = d_partial_exponent.data();
         params.workspace.merge_item_capacity = static_cast<int32_t>(items.size());
         params.heads = heads();
         params.kv_heads = kv_heads;
         params.value_dim = value_dim;
-        params.layout = exponent.empty() ? PartialLayout::rows : PartialLayout::folded;
+        params.layout = layout;
         params.multiprocessors = multiprocessors;
         params.out = d_out.data();
         params.lse = d_lse.data();
@@ -219,7 +189,9 @@ void expect_matches_reference(const Partials& p, const Partials::Result& got) {
             for (int32_t i = 0; i < tile.partials + (tile.path_partial >= 0 ? 1 : 0); ++i) {
                 const size_t from = p.partial_row(tile, row, i);
                 lse.push_back(p.lse[from]);
-                for (int32_t c = 0; c < p.value_dim; ++c) values.push_back(p.value(from, c));
+                for (size_t c = 0; c < dim; ++c) {
+                    values.push_back(bf16_to_f32(p.out[from * dim + c]));
+                }
             }
             const CombinedRow expected = attn_combine_ref(lse, values);
             const size_t at = p.output_row(tile, row);
@@ -228,11 +200,9 @@ void expect_matches_reference(const Partials& p, const Partials::Result& got) {
             } else {
                 ASSERT_NEAR(got.lse[at], expected.lse, 1e-5);
             }
-            // Sums of two folded segments of values below 1 are rounded to 11 bits.
-            const double sums = p.exponent.empty() ? 1e-5 : 0x1p-11;
             for (size_t c = 0; c < dim; ++c) {  // half a step of bf16, and float sums
                 ASSERT_NEAR(bf16_to_f32(got.out[at * dim + c]), expected.out[c],
-                            std::fabs(expected.out[c]) * 0x1p-8 + sums)
+                            std::fabs(expected.out[c]) * 0x1p-8 + 1e-5)
                     << "row tile at " << tile.row_begin << ", row " << row << ", column " << c;
             }
         }
@@ -268,78 +238,19 @@ TEST_F(AttnCombineGpu, MatchesTheReference) {
     }
 }
 
-TEST_F(AttnCombineGpu, FoldedPartialsMatchTheReference) {
-    uint32_t seed = 40;
-    for (const int32_t count : {2, 7, 13, 40, 125, 256}) {
+// Where values lie changes no bit.
+TEST_F(AttnCombineGpu, QuadsAreTheSameValues) {
+    uint32_t seed = 70;
+    for (const int32_t count : {2, 7, 13, 125, 190}) {
         for (const bool deterministic : {false, true}) {
-            if (deterministic && count > 190) continue;
             SCOPED_TRACE("partials " + std::to_string(count) + (deterministic ? ", det" : ""));
-            Partials p(kFoldedDim, 1, 8, 11, {count}, deterministic, ++seed);
-            for (RowTile& tile : p.tiles) tile.phase = 0;
-            p.fold(seed);
-            const Partials::Result first = p.run(132);
-            expect_matches_reference(p, first);
-            const Partials::Result second = p.run(7);
-            EXPECT_TRUE(same_bytes(second.out, first.out, 2 * kFoldedDim));
-            if (HasFailure()) return;
+            Partials p(kQuadDim, 1, 8, 11, {count}, deterministic, ++seed);
+            const Partials::Result rows = p.run(132);
+            p.set_layout(PartialLayout::quads);
+            const Partials::Result quads = p.run(132);
+            EXPECT_TRUE(same_bytes(quads.out, rows.out, 2 * kQuadDim));
+            EXPECT_TRUE(same_bytes(quads.lse, rows.lse, 4));
         }
-    }
-}
-
-// What a block writes of two segments is what the combine makes of them. The second of each pair
-// has a log-sum-exp far below, so that the pair's is the first's, to the bit.
-TEST_F(AttnCombineGpu, GroupsAreWhatTheCombineFolds) {
-    for (const int32_t count : {2, 3, 9, 64, 125}) {
-        Partials single(kFoldedDim, 1, 8, 8, {count}, true, 7);
-        for (RowTile& tile : single.tiles) tile.phase = 0;
-        single.fold(7);
-        const int32_t groups = (count + 1) / 2;
-        Partials grouped(kFoldedDim, 1, 8, 8, {groups}, true, 7);
-        for (RowTile& tile : grouped.tiles) tile.phase = 0;
-        grouped.fold(7);
-        grouped.group_log2 = kFoldedSegmentsLog2;
-        const RowTile& from = single.tiles[0];
-        const RowTile& to = grouped.tiles[0];
-        for (int32_t row = 0; row < from.rows; ++row) {
-            for (int32_t group = 0; group <= groups; ++group) {  // the path last
-                const bool path = group == groups;
-                const size_t at = grouped.partial_row(to, row, group);
-                const size_t a = single.partial_row(from, row, path ? count : 2 * group);
-                const bool pair = !path && 2 * group + 1 < count;
-                const size_t b = pair ? single.partial_row(from, row, 2 * group + 1) : a;
-                if (pair && single.lse[b] != kNothing) single.lse[b] = single.lse[a] - 300;
-                const bool has_a = single.lse[a] != kNothing;
-                const bool has_b = pair && has_a && single.lse[b] != kNothing;
-                if (pair && !has_a) single.lse[b] = kNothing;
-                grouped.lse[at] = single.lse[a];
-                for (int32_t half = 0; half < kFoldedExponents; ++half) {
-                    const auto exponent = [&](Partials& of, size_t r) -> float& {
-                        return of.exponent[Partials::exponent_at(
-                            static_cast<int32_t>(r / kTileRows), half,
-                            static_cast<int32_t>(r % kTileRows))];
-                    };
-                    const float before = exponent(single, a);
-                    const float shift = has_b ? exponent(single, b) - before : 0;
-                    const bool replaces = has_b && shift > 15;
-                    exponent(grouped, at) = replaces ? exponent(single, b) : before;
-                    for (int32_t c = 256 * half; c < 256 * (half + 1); ++c) {
-                        const uint16_t first = single.out[single.value_at(a, c)];
-                        const uint16_t second = single.out[single.value_at(b, c)];
-                        const float scaled =
-                            has_b ? f16_to_f32(f32_to_f16(f16_to_f32(second) * std::exp2(shift)))
-                                  : 0.0f;
-                        grouped.out[grouped.value_at(at, c)] =
-                            replaces ? second
-                            : has_b  ? f32_to_f16(f16_to_f32(first) + scaled)
-                                     : first;
-                    }
-                }
-            }
-        }
-        const Partials::Result a = single.run(132);
-        const Partials::Result b = grouped.run(132);
-        EXPECT_TRUE(same_bytes(b.out, a.out, 2 * kFoldedDim)) << count << " segments";
-        EXPECT_TRUE(same_bytes(b.lse, a.lse, 4)) << count << " segments";
     }
 }
 

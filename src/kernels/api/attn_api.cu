@@ -44,9 +44,7 @@ kdt_status verify(const kdt_attn_shape& shape, const Step& step, void* out, floa
     PartialLayout layout = PartialLayout::rows;
     for (int32_t i = 0; i < step.engines.count && error == cudaErrorNotSupported; ++i) {
         error = attend(step.engines.engine[i]);
-        if (is_mla_wgmma_bf16(shape, step.engines.engine[i]))
-            layout =
-                shape.mode == KDT_ATTN_DETERMINISTIC ? PartialLayout::folded : PartialLayout::quads;
+        if (is_mla_wgmma_bf16(shape, step.engines.engine[i])) layout = PartialLayout::quads;
     }
     if (error != cudaSuccess) return status_of(error, "launching the attention kernel");
     error = attn_combine({.workspace = step.workspace,

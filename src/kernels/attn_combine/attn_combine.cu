@@ -4,7 +4,7 @@
 
 #include "kernels/attn_combine/attn_combine.h"
 #include "kernels/attn_plan/attn_merge.h"
-#include "kernels/attn_plan/folded_partials.cuh"
+#include "kernels/attn_plan/quad_layout.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -32,7 +32,6 @@ struct CombineArgs {
     const PlanHeader* header;
     const MergeItem* items;
     const float* partial_lse;
-    const float* partial_exponent;  // of folded partials
     const uint16_t* partial_out;
     uint16_t* out;
     float* lse;
@@ -76,9 +75,9 @@ __device__ __forceinline__ ItemWords load_item(const MergeItem* item) {
     return {words[0], words[1]};
 }
 
-/// This lane's columns of place kPlace, through L2; undefined where bit kPlace of `places` is 0.
-/// Volatile, or the compiler moves one such load or another behind the wait for the log-sum-exp.
-/// What is read once makes room in L2 before what is still to be read.
+/// The values that this lane loads of place kPlace, through L2; undefined where bit kPlace of
+/// `places` is 0. What has been read makes room in L2 before what is still to be read. Volatile, or
+/// the compiler moves one such load or another behind the wait for the log-sum-exp.
 template <int32_t kPlace, int32_t kPlaceBytes>
 __device__ __forceinline__ uint4 load_place(const uint16_t* out, uint32_t places, uint64_t policy) {
     uint4 row;
@@ -107,11 +106,9 @@ __device__ __forceinline__ uint32_t load_pair(const uint16_t* values) {
     return __ldcg(reinterpret_cast<const uint32_t*>(values));
 }
 
-/// A row's partial of its path, where it has one: its log-sum-exp, 4 columns and, if folded, their
-/// exponent.
+/// A row's partial of its path, where it has one: its log-sum-exp, 4 columns.
 struct PathColumns {
     float lse = minus_infinity();
-    float exponent = kNoExponent;
     uint2 columns = {0, 0};
 };
 
@@ -121,16 +118,22 @@ __device__ __forceinline__ void merge_words(float& low, float& high, float weigh
     high = fmaf(weight, __uint_as_float(word & 0xffff0000u), high);
 }
 
-/// The same with the two f16 of a word.
-__device__ __forceinline__ void merge_folded(float& low, float& high, float weight, uint32_t word) {
-    const float2 values = ptx::unpack_f16(word);
-    low = fmaf(weight, values.x, low);
-    high = fmaf(weight, values.y, high);
-}
-
 /// Two columns of the output as bf16; a zero is +0.
 __device__ __forceinline__ uint32_t scaled_pair(float a, float b, float inverse) {
     return ptx::pack_bf16(fmaf(a, inverse, 0.0f), fmaf(b, inverse, 0.0f));
+}
+
+/// Of 32 columns, from those that each thread of a quad has to 8 in a row.
+__device__ __forceinline__ void columns_of_threads(Merged& merged, int32_t lane) {
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        uint32_t words[4];
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) words[i] = __float_as_uint(merged.values[2 * i + half]);
+        ptx::quad_transpose(words, lane);
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) merged.values[2 * i + half] = __uint_as_float(words[i]);
+    }
 }
 
 /// Merges the places of a chunk that `places` has a bit for; the whole warp calls it, each team
@@ -138,7 +141,7 @@ __device__ __forceinline__ uint32_t scaled_pair(float a, float b, float inverse)
 /// this lane loads. All loads go out before the first is used; through L2 only, because the
 /// attention kernel wrote these while this kernel was perhaps already resident. Places without a
 /// partial and partials of lse -inf have weight 0 and change no bit, whatever their rows hold.
-template <int32_t kDim>
+template <int32_t kDim, PartialLayout kLayout>
 __device__ __forceinline__ Merged merge_places(const float* lse, const uint16_t* out,
                                                uint32_t places, int32_t lane, bool has_columns) {
     float own = minus_infinity();
@@ -162,100 +165,14 @@ __device__ __forceinline__ Merged merge_places(const float* lse, const uint16_t*
         merge_words(merged.values[4], merged.values[5], weight, word(rows[i].z));
         merge_words(merged.values[6], merged.values[7], weight, word(rows[i].w));
     }
-    return merged;
-}
-
-/// Columns that the threads of a quad have of 32 to 8 in a row of each.
-__device__ __forceinline__ void columns_of_threads(Merged& merged, int32_t lane) {
-#pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-        uint32_t words[4];
-#pragma unroll
-        for (int32_t i = 0; i < 4; ++i) words[i] = __float_as_uint(merged.values[2 * i + half]);
-        ptx::quad_transpose(words, lane);
-#pragma unroll
-        for (int32_t i = 0; i < 4; ++i) merged.values[2 * i + half] = __uint_as_float(words[i]);
-    }
-}
-
-/// What a team loads of folded partials, in lane i what there is of place i.
-struct FoldedPlaces {
-    float lse = minus_infinity();
-    float exponent = kNoExponent;
-    uint4 rows[kMergeChunk];
-
-    /// `of_exponent`: where that of place 0 is, `out`: where the values are that this lane loads,
-    /// in the order of quad_values_at.
-    __device__ __forceinline__ FoldedPlaces(const float* of_lse, const float* of_exponent,
-                                            const uint16_t* out, uint32_t places, int32_t lane) {
-        if ((places >> lane & 1) != 0) {
-            lse = __ldcg(of_lse + lane * kTileRows);
-            exponent = __ldcg(of_exponent + lane * (kFoldedExponents * kTileRows));
-        }
-        load_places<2 * kTileRows * kFoldedDim>(rows, out, places,
-                                                std::make_integer_sequence<int32_t, kMergeChunk>());
-        if (lse == minus_infinity()) exponent = kNoExponent;
-    }
-};
-
-/// Merges the groups of a chunk: kGroups places from `first` on where `grouped`, else all places,
-/// neighbours folded first.
-__device__ __forceinline__ Merged merge_groups(const FoldedPlaces& places, bool grouped,
-                                               int32_t first, int32_t lane) {
-    static_assert(kFoldedSegments == 2);
-    constexpr int32_t kGroups = kMergeChunk / kFoldedSegments;
-    const uint32_t seen =
-        __ballot_sync(kWholeWarp, places.lse != minus_infinity()) >> (threadIdx.x % 32 & ~7);
-    // Of this lane's place, or, at even places, of it and the next.
-    float own = places.lse;
-    float own_exponent = places.exponent;
-    const float next = __shfl_down_sync(kWholeWarp, own, 1, kLanes);
-    const float next_exponent = __shfl_down_sync(kWholeWarp, own_exponent, 1, kLanes);
-    const Fold own_fold(own_exponent, next_exponent);
-    if (!grouped) {
-        own = lane % 2 == 0 ? folded_lse(own, next) : minus_infinity();
-        if (own_fold.replaces) own_exponent = next_exponent;
-    } else if (lane / kGroups * kGroups != first) {
-        own = minus_infinity();
-    }
-    Merged merged = {.largest = own};
-#pragma unroll
-    for (int32_t step = kLanes / 2; step > 0; step /= 2) {
-        merged.largest = fmaxf(merged.largest, __shfl_xor_sync(kWholeWarp, merged.largest, step));
-    }
-    const float reference = reference_of(merged.largest);
-    const float own_weight = ptx::exp2_approx(own - reference);
-    const float own_scale =
-        own != minus_infinity() ? ptx::exp2_approx(own_exponent - reference) : 0.0f;
-#pragma unroll
-    for (int32_t i = 0; i < kGroups; ++i) {
-        const int32_t from = grouped ? first + i : 2 * i;
-        const float scale = __shfl_sync(kWholeWarp, own_scale, from, kLanes);
-        merged.weights += __shfl_sync(kWholeWarp, own_weight, from, kLanes);
-        Fold fold = own_fold;
-        fold.replaces = __shfl_sync(kWholeWarp, own_fold.replaces, from, kLanes);
-        fold.factor = __shfl_sync(kWholeWarp, own_fold.factor, from, kLanes);
-        const uint4& whole = first == 0 ? places.rows[i] : places.rows[kGroups + i];
-        const uint4 &a = places.rows[2 * i], &b = places.rows[2 * i + 1];
-        const auto folded = [&](uint32_t before, uint32_t at, uint32_t one) {
-            if (grouped) return scale != 0 ? one : 0u;
-            return fold.sum((seen >> 2 * i & 1) != 0 ? before : 0u,
-                            (seen >> (2 * i + 1) & 1) != 0 ? at : 0u);
-        };
-        float* const v = merged.values;
-        merge_folded(v[0], v[1], scale, folded(a.x, b.x, whole.x));
-        merge_folded(v[2], v[3], scale, folded(a.y, b.y, whole.y));
-        merge_folded(v[4], v[5], scale, folded(a.z, b.z, whole.z));
-        merge_folded(v[6], v[7], scale, folded(a.w, b.w, whole.w));
-    }
-    columns_of_threads(merged, lane);
+    if (kLayout == PartialLayout::quads) columns_of_threads(merged, lane);
     return merged;
 }
 
 // A block works on one merge item and one slice of 64 columns: kMergeTeams teams of 8 lanes,
 // equally many for each row of the item, neighbours in different rows. Team j of a row merges chunk
-// j into its slot, or, where partials are of groups, chunks 2 j and 2 j + 1; then the first two
-// teams of the row merge the slots in ascending order, and the path last.
+// j into its slot; then the first two teams of the row merge the slots in ascending order, and the
+// path last.
 //
 // What costs time here is the chain of dependent loads, so there are two links: the header and the
 // block's item, then everything of the partials.
@@ -264,13 +181,11 @@ __device__ __forceinline__ Merged merge_groups(const FoldedPlaces& places, bool 
 template <int32_t kDim, PartialLayout kLayout>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
     attn_combine_kernel(CombineArgs args) {
-    constexpr bool kFolded = kLayout == PartialLayout::folded;
-    constexpr bool kQuads = kLayout != PartialLayout::rows;
-    static_assert(!kQuads || kDim == kFoldedDim);
     constexpr uint32_t kSlices = (kDim + kColumns - 1) / kColumns;
-    constexpr int32_t kSlots = kFolded ? kFoldedSegments * kMergeTeams : kMergeTeams;
-    __shared__ float4 s_values[kSlots][2][kLanes];  // of a chunk, a lane's columns 0-3, 4-7
-    __shared__ float2 s_sums[kSlots];               // largest lse, sum of weights
+    constexpr bool kQuads = kLayout == PartialLayout::quads;
+    static_assert(!kQuads || kDim == kQuadDim);
+    __shared__ float4 s_values[kMergeTeams][2][kLanes];  // a lane's columns 0-3, 4-7
+    __shared__ float2 s_sums[kMergeTeams];               // largest lse, sum of weights
 
     const int32_t slice = static_cast<int32_t>(blockIdx.x % kSlices);
     const int32_t item_stride = static_cast<int32_t>(gridDim.x / kSlices);
@@ -294,7 +209,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
         const int32_t rows_log2 = kMergeTeamsLog2 - item.teams_log2;
         const int32_t item_rows = 1 << rows_log2;
         const int32_t item_row = team & (item_rows - 1);
-        const int32_t row_team = team >> rows_log2;
+        const int32_t chunk = team >> rows_log2;
         const bool active = item_row < item.rows;
         const int32_t row = item.row_begin + item_row;
         const int32_t node = node_of(args, row);
@@ -305,54 +220,39 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
             active ? (item.first_node + node) * args.heads + item.kv_head * args.group + group_head
                    : -1;
 
-        const MergeRange range = team_places(item, row_team);
-        const int32_t place = item.first_partial + range.origin;
-        const int32_t at = place * kTileRows + row % kTileRows;
+        const MergeRange range = merge_chunk(item, chunk);
+        const int32_t at = (item.first_partial + range.origin) * kTileRows + row % kTileRows;
         uint32_t places = 0;
-        if (active && range.end > range.begin) places = (1u << range.end) - (1u << range.begin);
+        if (active && chunk < item.chunks) places = (1u << range.end) - (1u << range.begin);
         // Slots up to a multiple of 4: those of teams without a chunk are empty.
         const int32_t slots = (item.chunks + 3) / 4 * 4 << rows_log2;
         const bool alone = item.teams_log2 == 0;
         // The path, for the teams that end the row: their half of this lane's columns.
         PathColumns path;
-        if (item.path_partial >= 0 && active && row_team < 2) {
+        if (item.path_partial >= 0 && active && chunk < 2) {
             const int32_t unit = (node >> item.path_nodes_log2) * args.kv_heads + item.kv_head;
             const int32_t partial =
                 item.path_partial + unit * args.path_blocks + group_head / kTileRows;
             const int32_t unit_node = node & ((1 << item.path_nodes_log2) - 1);
-            const int32_t path_row = unit_node * args.group + group_head % kTileRows;
-            path.lse = __ldcg(args.partial_lse + partial * kTileRows + path_row);
-            const uint16_t* values = args.partial_out + int64_t{partial} * kTileRows * kDim;
-            if (kFolded) {
-                path.exponent = __ldcg(args.partial_exponent +
-                                       folded_exponent_at(partial, slice / 4, path_row));
-                const int32_t own = column + 4 * row_team;
-                path.columns = {load_pair(values + quad_pair_at(path_row, own)),
-                                load_pair(values + quad_pair_at(path_row, own + 2))};
+            const int32_t path_row =
+                partial * kTileRows + unit_node * args.group + group_head % kTileRows;
+            path.lse = __ldcg(args.partial_lse + path_row);
+            const uint16_t* const values = args.partial_out + int64_t{path_row} * kDim;
+            const int32_t own = column + 4 * chunk;
+            if (kQuads) {
+                path.columns = {load_pair(values + quad_pair_at(0, own)),
+                                load_pair(values + quad_pair_at(0, own + 2))};
             } else if (has_columns) {
-                path.columns = __ldcg(reinterpret_cast<const uint2*>(values + path_row * kDim +
-                                                                     column + 4 * row_team));
+                path.columns = __ldcg(reinterpret_cast<const uint2*>(values + own));
             }
         }
-        const bool grouped = kFolded && item.group_log2 != 0;
         Merged merged;
-        Merged second;  // where a team merges two chunks
         if (__any_sync(kWholeWarp, places != 0)) {
-            const uint16_t* const values =
-                args.partial_out + int64_t{at} * kDim +
-                (kQuads ? quad_values_at(0, column / 32, lane % 4) : column);
-            if constexpr (kFolded) {
-                const FoldedPlaces loaded(
-                    args.partial_lse + at,
-                    args.partial_exponent + folded_exponent_at(place, slice / 4, row % kTileRows),
-                    values, places, lane);
-                merged = merge_groups(loaded, grouped, 0, lane);
-                if (grouped) second = merge_groups(loaded, true, kMergeChunk / 2, lane);
-            } else {
-                merged =
-                    merge_places<kDim>(args.partial_lse + at, values, places, lane, has_columns);
-                if (kQuads) columns_of_threads(merged, lane);
-            }
+            const int32_t loaded =
+                kQuads ? quad_values_at(0, column / kQuadColumns, lane % 4) : column;
+            merged = merge_places<kDim, kLayout>(args.partial_lse + at,
+                                                 args.partial_out + int64_t{at} * kDim + loaded,
+                                                 places, lane, has_columns);
         }
 
         uint16_t* out = args.out + int64_t{out_row} * kDim + column;
@@ -367,21 +267,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
                                scaled_pair(v[4], v[5], inverse), scaled_pair(v[6], v[7], inverse));
             }
         } else {
-            const auto store = [&](int32_t slot, const Merged& of) {
-                const float* values = of.values;
-                s_values[slot][0][lane] = make_float4(values[0], values[1], values[2], values[3]);
-                s_values[slot][1][lane] = make_float4(values[4], values[5], values[6], values[7]);
-                if (lane == 0) s_sums[slot] = make_float2(of.largest, of.weights);
-            };
-            if (grouped) {
-                const int32_t slot = 2 * team - item_row;  // chunk by chunk, row by row
-                store(slot, merged);
-                store(slot + item_rows, second);
-            } else {
-                store(team, merged);
-            }
+            s_values[team][0][lane] = make_float4(v[0], v[1], v[2], v[3]);
+            s_values[team][1][lane] = make_float4(v[4], v[5], v[6], v[7]);
+            if (lane == 0) s_sums[team] = make_float2(largest, weights);
             __syncthreads();
-            if (out_row >= 0 && row_team < 2) {  // columns 0-3 of each lane, or 4-7
+            if (out_row >= 0 && chunk < 2) {  // columns 0-3 of each lane, or 4-7
                 largest = path.lse;
                 for (int32_t first = item_row; first < slots; first += 4 * item_rows) {
 #pragma unroll
@@ -398,7 +288,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
 #pragma unroll
                     for (int32_t s = 0; s < 4; ++s) {
                         slot[s] = s_sums[first + s * item_rows];
-                        values[s] = s_values[first + s * item_rows][row_team][lane];
+                        values[s] = s_values[first + s * item_rows][chunk][lane];
                     }
 #pragma unroll
                     for (int32_t s = 0; s < 4; ++s) {
@@ -412,23 +302,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
                 }
                 const float scale = ptx::exp2_approx(path.lse - reference);
                 weights += scale;
-                if (kFolded) {
-                    const float of_values =
-                        scale != 0 ? ptx::exp2_approx(path.exponent - reference) : 0.0f;
-                    merge_folded(sum.x, sum.y, of_values, scale != 0 ? path.columns.x : 0u);
-                    merge_folded(sum.z, sum.w, of_values, scale != 0 ? path.columns.y : 0u);
-                } else {
-                    merge_words(sum.x, sum.y, scale, scale != 0 ? path.columns.x : 0u);
-                    merge_words(sum.z, sum.w, scale, scale != 0 ? path.columns.y : 0u);
-                }
+                merge_words(sum.x, sum.y, scale, scale != 0 ? path.columns.x : 0u);
+                merge_words(sum.z, sum.w, scale, scale != 0 ? path.columns.y : 0u);
                 if (has_columns) {
                     const float inverse = weights != 0 ? __fdividef(1, weights) : 0.0f;
-                    *reinterpret_cast<uint2*>(out + 4 * row_team) = make_uint2(
+                    *reinterpret_cast<uint2*>(out + 4 * chunk) = make_uint2(
                         scaled_pair(sum.x, sum.y, inverse), scaled_pair(sum.z, sum.w, inverse));
                 }
             }
         }
-        if (args.lse != nullptr && out_row >= 0 && row_team == 0 && lane == 0 && slice == 0) {
+        if (args.lse != nullptr && out_row >= 0 && chunk == 0 && lane == 0 && slice == 0) {
             args.lse[out_row] =
                 weights != 0 ? (largest + __log2f(weights)) * kLn2 : minus_infinity();
         }
@@ -454,7 +337,6 @@ cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
         .header = params.workspace.header,
         .items = params.workspace.merge_items,
         .partial_lse = params.workspace.partial_lse,
-        .partial_exponent = params.workspace.partial_exponent,
         .partial_out = static_cast<const uint16_t*>(params.workspace.partial_out),
         .out = static_cast<uint16_t*>(params.out),
         .lse = params.lse,
@@ -491,15 +373,9 @@ cudaError_t attn_combine(const AttnCombineParams& params, cudaStream_t stream) {
         case 256:
             return launch<256>(params, stream);
         case 512:
-            switch (params.layout) {
-                case PartialLayout::rows:
-                    return launch<512>(params, stream);
-                case PartialLayout::quads:
-                    return launch<512, PartialLayout::quads>(params, stream);
-                case PartialLayout::folded:
-                    return launch<512, PartialLayout::folded>(params, stream);
-            }
-            return cudaErrorInvalidValue;
+            return params.layout == PartialLayout::quads
+                       ? launch<512, PartialLayout::quads>(params, stream)
+                       : launch<512>(params, stream);
         default:
             return cudaErrorNotSupported;
     }

@@ -9,9 +9,8 @@
 
 namespace kd {
 
-/// How a partial's values lie: row by row, or, of 512, as folded_partials.cuh says, in fast mode or
-/// folded.
-enum class PartialLayout { rows, quads, folded };
+/// How a partial's values lie: row by row, or, of 512, as quad_layout.h says.
+enum class PartialLayout { rows, quads };
 
 struct AttnCombineParams {
     AttnWorkspace workspace;

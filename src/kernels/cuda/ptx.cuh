@@ -170,16 +170,6 @@ __device__ __forceinline__ float load_shared_float(uint32_t address) {
     return value;
 }
 
-// ---- global memory ------------------------------------------------------------------------------
-
-/// Adds eight f16 values, rounded to nearest, where they lie (sm_90). 16 bytes, aligned.
-__device__ __forceinline__ void add_f16_128(void* to, uint32_t w0, uint32_t w1, uint32_t w2,
-                                            uint32_t w3) {
-    asm volatile("red.global.add.noftz.v4.f16x2 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w0),
-                 "r"(w1), "r"(w2), "r"(w3)
-                 : "memory");
-}
-
 // ---- copies -----------------------------------------------------------------------------------
 
 /// 16 bytes from global to shared memory, past L1; zeros where !valid (then nothing is read).
@@ -315,19 +305,6 @@ __device__ __forceinline__ uint32_t pack_f16(float low, float high) {
     uint32_t word;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
     return word;
-}
-/// The two f16 of a word, the lower half first.
-__device__ __forceinline__ float2 unpack_f16(uint32_t word) {
-    float2 values;
-    asm("{\n"
-        ".reg .f16 low, high;\n"
-        "mov.b32 {low, high}, %2;\n"
-        "cvt.f32.f16 %0, low;\n"
-        "cvt.f32.f16 %1, high;\n"
-        "}\n"
-        : "=f"(values.x), "=f"(values.y)
-        : "r"(word));
-    return values;
 }
 /// 2^x; -inf gives 0.
 __device__ __forceinline__ float exp2_approx(float x) {

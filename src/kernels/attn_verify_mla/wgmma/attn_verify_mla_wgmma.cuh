@@ -15,7 +15,7 @@
 // P has two places, so that nobody asks whether the last one is free.
 #pragma once
 
-#include "kernels/attn_plan/folded_partials.cuh"
+#include "kernels/attn_plan/quad_layout.h"
 #include "kernels/attn_verify_mla/wgmma/bf16_scores.cuh"
 
 namespace kd::mla_wgmma {
@@ -88,7 +88,7 @@ struct ScoreRole {
     int32_t thread;
     const std::byte* memory;
     float* row_scale;
-    float* row_factor;
+    float* row_inverse;
     int32_t* rescale_flag;
     float to_log2;
     uint32_t p_row;  // where this lane's row of P goes for the first two groups of 8 keys
@@ -105,7 +105,7 @@ struct ScoreRole {
           thread(of_role),
           memory(shared_memory),
           row_scale(reinterpret_cast<float*>(shared_memory + kRowScale)),
-          row_factor(reinterpret_cast<float*>(shared_memory + kRowFactor)),
+          row_inverse(reinterpret_cast<float*>(shared_memory + kRowInverse)),
           rescale_flag(reinterpret_cast<int32_t*>(shared_memory + kRescaleFlag)),
           to_log2(score_factor(params, params.scale)) {
         // Lane l addresses row l % 8 of matrix l / 8: rows 0-7 and 8-15 of the first 8 keys, then
@@ -158,7 +158,7 @@ struct ScoreRole {
             for (int32_t i = 0; i < kKeys / 2; ++i) top[i >> 1 & 1] = fmaxf(top[i >> 1 & 1], s[i]);
 #pragma unroll
             for (int32_t r = 0; r < 2; ++r) {
-                top[r] = ceilf(quad_max(top[r]) * to_log2);
+                top[r] = quad_max(top[r]) * to_log2;
                 const uint32_t moving = __ballot_sync(0xffffffff, sum[r] > kMostSum);
                 // Whether the row's, that is of one of its four threads.
                 const bool own = (moving >> (thread % 32 & ~3) & 15) != 0 && top[r] > -INFINITY;
@@ -238,28 +238,19 @@ struct ScoreRole {
         }
     }
 
-    /// `lse`: of the rows' partial; `adds`: it has been that of the unit before.
-    __device__ __forceinline__ void finish(const WorkUnit& unit, uint32_t unit_parity, bool adds,
-                                           const RowState (&rows)[2], float (&lse)[2]) const {
+    __device__ __forceinline__ void finish(const WorkUnit& unit, uint32_t unit_parity,
+                                           const RowState (&rows)[2]) const {
         const float sum[2] = {quad_sum(rows[0].sum), quad_sum(rows[1].sum)};
+        float* const inverse = row_inverse + unit_parity * 64 + row();
         if (thread % 4 == 0) {
-#pragma unroll
-            for (int32_t half = 0; half < 2; ++half) {
-                const int32_t at = unit_parity * 64 + row() + 8 * half;
-                // What O is normalised with, or, in a partial that is folded, relative to.
-                if (unit.is_fast())
-                    row_factor[at] = sum[half] == 0.0f ? 0.0f : 1.0f / sum[half];
-                else
-                    row_factor[at] = rows[half].maximum;
-            }
+            inverse[0] = sum[0] == 0.0f ? 0.0f : 1.0f / sum[0];
+            inverse[8] = sum[1] == 0.0f ? 0.0f : 1.0f / sum[1];
         }
         __syncwarp();
         ptx::mbarrier_arrive_warp(shared + kBarrierFinal + 8 * unit_parity, thread % 32);
-#pragma unroll
-        for (int32_t half = 0; half < 2; ++half) {
-            const float own = row_lse(rows[half].maximum, sum[half]);
-            lse[half] = adds ? folded_lse(lse[half], own) : own;
-            if (thread % 4 == 0) store_lse(p, unit, row() + 8 * half, lse[half]);
+        if (thread % 4 == 0) {
+            store_lse(p, unit, row(), row_lse(rows[0].maximum, sum[0]));
+            store_lse(p, unit, row() + 8, row_lse(rows[1].maximum, sum[1]));
         }
     }
 
@@ -276,13 +267,10 @@ struct ScoreRole {
         QueryRegisters q;
         load_q(sources, shared, thread, q, [] { ptx::named_barrier_arrive(kQueryBarrier, 256); });
         SeenKeys seen(p, unit, row());
-        int32_t partial = -1;  // of the unit before
-        float lse[2] = {};
         for (uint32_t unit_count = 0;;) {
             RowState rows[2];
             unit_tiles(unit, seen, q, rows);
-            finish(unit, unit_count & 1, unit.adds_to(partial), rows, lse);
-            partial = unit.partial;
+            finish(unit, unit_count & 1, rows);
             index = next_unit(unit, index);
             if (index >= units) return;
             const int32_t first = unit.first_node * p.heads + unit.row_begin;
@@ -301,69 +289,8 @@ struct ScoreRole {
 
 // ---- accumulate -------------------------------------------------------------------------------
 
-// Exponents that rows of O are scaled by: 2^-shift is a normal float.
-inline constexpr int32_t kLeastShift = -100;
-inline constexpr int32_t kMostShift = 126;
-
-/// Stores a warp's 16 rows of O in a partial or adds them to it, straight from registers.
-/// `reference`: of the thread's two rows; `exponent`: of their values in the partial. `thread`: of
-/// the warpgroup; `half`: of the latent.
-__device__ __forceinline__ void fold(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                                     int32_t thread, int32_t half, bool adds,
-                                     const float (&reference)[2], const float (&o)[2][64],
-                                     float (&exponent)[2]) {
-    const int32_t lane = thread % 32;
-    auto* const to = static_cast<uint16_t*>(p.workspace.partial_out) +
-                     int64_t{unit.partial} * kTileRows * kMlaLatent +
-                     quad_values_at(thread / 32 * 16 + lane / 4, half * 8, lane % 4);
-    float largest[2][4] = {};  // short chains
-#pragma unroll
-    for (int32_t i = 0; i < 128; ++i) {
-        float& of_chain = largest[i >> 1 & 1][i >> 2 & 2 | i & 1];
-        of_chain = fmaxf(of_chain, fabsf(o[i / 64][i % 64]));
-    }
-#pragma unroll
-    for (int32_t r = 0; r < 2; ++r) {
-        const int32_t row = thread / 32 * 16 + lane / 4 + 8 * r;
-        const float of_row = quad_max(
-            fmaxf(fmaxf(largest[r][0], largest[r][1]), fmaxf(largest[r][2], largest[r][3])));
-        // Values times 2^-shift are below 1, the largest of them no less than 1/2.
-        const int32_t shift =
-            min(max((__float_as_int(of_row) >> 23) - 126, kLeastShift), kMostShift);
-        const float scale = __int_as_float((127 - shift) << 23);
-        const float own = reference[r] + static_cast<float>(shift);
-        const Fold fold(exponent[r], own);
-        if (row >= unit.rows) continue;
-        const auto put = [&](const auto& store) {
-#pragma unroll
-            for (int32_t group = 0; group < 8; ++group) {  // of 32 columns
-                uint32_t words[4];
-#pragma unroll
-                for (int32_t i = 0; i < 4; ++i) {
-                    const float* const d = &o[group / 4][group % 4 * 16 + i * 4 + 2 * r];
-                    words[i] = ptx::pack_f16(d[0] * scale, d[1] * scale);
-                }
-                store(to + quad_values_at(8 * r, group, 0), words);
-            }
-        };
-        if (!adds || fold.replaces) {
-            exponent[r] = own;
-            if (lane % 4 == 0)
-                p.workspace.partial_exponent[folded_exponent_at(unit.partial, half, row)] = own;
-            put([](uint16_t* at, const uint32_t(&w)[4]) {
-                *reinterpret_cast<uint4*>(at) = make_uint4(w[0], w[1], w[2], w[3]);
-            });
-        } else {
-            put([&](uint16_t* at, const uint32_t(&w)[4]) {
-                ptx::add_f16_128(at, fold.scaled(w[0]), fold.scaled(w[1]), fold.scaled(w[2]),
-                                 fold.scaled(w[3]));
-            });
-        }
-    }
-}
-
-/// Normalises a warp's 16 rows of O and stores them as a partial of fast mode, straight from
-/// registers. `thread`: of the warpgroup; `half`: of the latent.
+/// Normalises a warp's 16 rows of O and stores them as a partial, straight from registers, as
+/// quad_layout.h says. `thread`: of the warpgroup; `half`: of the latent.
 __device__ __forceinline__ void store_partial(const AttnVerifyMlaParams& p, const WorkUnit& unit,
                                               int32_t thread, int32_t half,
                                               const float (&inverse)[2], const float (&o)[2][64]) {
@@ -451,7 +378,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     const int32_t lane = thread % 32;
     const int32_t row = warp * 16 + lane / 4;
     const float* const row_scale = reinterpret_cast<const float*>(memory + kRowScale);
-    const float* const row_factor = reinterpret_cast<const float*>(memory + kRowFactor);
+    const float* const row_inverse = reinterpret_cast<const float*>(memory + kRowInverse);
     const int32_t* const rescale_flag = reinterpret_cast<const int32_t*>(memory + kRescaleFlag);
     const uint64_t p_tile = wgmma::k_major(__shfl_sync(0xffffffff, shared + kP, 0));
     // Of its half of the latent, 4 chunks.
@@ -464,8 +391,6 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     RingPlace place;
     uint32_t tiles = 0;
     uint32_t unit_count = 0;
-    int32_t partial = -1;    // of the unit before
-    float exponent[2] = {};  // of its values
     for (int32_t index = first_unit(p.workspace); index < units;
          index = next_unit(unit, index), ++unit_count) {
         if (unit_count > 0) {
@@ -493,16 +418,13 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
             place.next(tile);
         }
         ptx::mbarrier_wait(shared + kBarrierFinal + 8 * unit_parity, unit_count >> 1 & 1);
-        const volatile float* const of_unit = row_factor + unit_parity * 64 + row;
-        const float of_rows[2] = {of_unit[0], of_unit[8]};
-        if (!unit.is_fast()) {
-            fold(p, unit, thread, half, unit.adds_to(partial), of_rows, o, exponent);
-        } else if (unit.partial >= 0) {
-            store_partial(p, unit, thread, half, of_rows, o);
-        } else if (warp * 16 < unit.rows) {
-            store_out(p, unit, shared, thread, half, of_rows, o);
-        }
-        partial = unit.partial;
+        const float inverse[2] = {
+            *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row),
+            *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row + 8)};
+        if (unit.partial >= 0)
+            store_partial(p, unit, thread, half, inverse, o);
+        else if (warp * 16 < unit.rows)
+            store_out(p, unit, shared, thread, half, inverse, o);
         __syncwarp();
     }
 }

@@ -22,9 +22,9 @@ inline constexpr int32_t kQ = 0;  // [kSharedChunks]
 inline constexpr int32_t kKv = kQ + kSharedChunks * kQChunkBytes;
 inline constexpr int32_t kP = kKv + kStages * kTileBytes;  // [2], by tile
 inline constexpr int32_t kPBytes = kTileRows * 128;
-inline constexpr int32_t kRowScale = kP + 2 * kPBytes;            // float [2][64], beside P
-inline constexpr int32_t kRowFactor = kRowScale + 2 * 64 * 4;     // float [2][64], by unit parity
-inline constexpr int32_t kRescaleFlag = kRowFactor + 2 * 64 * 4;  // int32 [2][4 warps]
+inline constexpr int32_t kRowScale = kP + 2 * kPBytes;             // float [2][64], beside P
+inline constexpr int32_t kRowInverse = kRowScale + 2 * 64 * 4;     // float [2][64], by unit parity
+inline constexpr int32_t kRescaleFlag = kRowInverse + 2 * 64 * 4;  // int32 [2][4 warps]
 inline constexpr int32_t kBarriers = kRescaleFlag + 2 * 16;
 inline constexpr int32_t kBarrierFull = kBarriers;                     // [kStages] 128 copies
 inline constexpr int32_t kBarrierEmpty = kBarrierFull + 8 * kStages;   // [kStages] 8 warps
@@ -32,7 +32,7 @@ inline constexpr int32_t kBarrierPFull = kBarrierEmpty + 8 * kStages;  // [2] 4 
 // [2] by unit parity, 4 warps: the score warpgroup may be a unit ahead
 inline constexpr int32_t kBarrierFinal = kBarrierPFull + 2 * 8;
 inline constexpr int32_t kTailMask = kBarrierFinal + 2 * 8;  // uint64 [64][2], ancestors of rows
-// A unit's results pass through shared memory, of each accumulating warp's 16 rows 32 columns at a
+// The output passes through shared memory, of each accumulating warp's 16 rows 32 columns at a
 // time.
 inline constexpr int32_t kOut = (kTailMask + 64 * 16 + 127) / 128 * 128;
 inline constexpr int32_t kOutBytes = 16 * 64;

@@ -9,7 +9,7 @@ namespace kd::mla_wgmma {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /// Running softmax of one row; `sum` is this thread's share of it, relative to the reference
-/// `maximum`, a whole number: partials are folded by powers of two.
+/// `maximum`.
 struct RowState {
     float maximum = kNothingSeen;
     float sum = 0.0f;
