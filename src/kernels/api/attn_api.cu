@@ -44,7 +44,8 @@ kdt_status verify(const kdt_attn_shape& shape, const Step& step, void* out, floa
     PartialLayout layout = PartialLayout::rows;
     for (int32_t i = 0; i < step.engines.count && error == cudaErrorNotSupported; ++i) {
         error = attend(step.engines.engine[i]);
-        if (is_mla_wgmma_bf16(shape, step.engines.engine[i])) layout = PartialLayout::quads;
+        const bool quads = is_mla_wgmma_bf16(shape, step.engines.engine[i]);
+        layout = quads ? PartialLayout::quads : PartialLayout::rows;
     }
     if (error != cudaSuccess) return status_of(error, "launching the attention kernel");
     error = attn_combine({.workspace = step.workspace,
