@@ -6,6 +6,7 @@
 #include "kernels/attn_combine/attn_combine.h"
 #include "kernels/attn_combine/attn_combine_ref.h"
 #include "kernels/attn_plan/attn_merge.h"
+#include "kernels/attn_plan/quad_layout.h"
 #include "kernels/cases/random.h"
 
 namespace kd {
@@ -35,6 +36,7 @@ struct Partials {
     int32_t nodes;
     std::vector<RowTile> tiles;
     int32_t partials = 0;
+    PartialLayout layout = PartialLayout::rows;
     std::vector<float> lse;
     std::vector<uint16_t> out;
 
@@ -74,6 +76,22 @@ struct Partials {
                 out[row * static_cast<size_t>(dim) + i] = f32_to_bf16(random.value());
             }
         }
+    }
+
+    /// The same values in another layout.
+    void set_layout(PartialLayout to) {
+        const Partials before = *this;
+        layout = to;
+        for (size_t row = 0; row < lse.size(); ++row) {
+            for (int32_t column = 0; column < value_dim; ++column)
+                out[value_at(row, column)] = before.out[before.value_at(row, column)];
+        }
+    }
+    /// Where value `column` of row `row` of all partials is.
+    size_t value_at(size_t row, int32_t column) const {
+        const int32_t in_row =
+            layout == PartialLayout::rows ? column : quad_pair_at(0, column / 2 * 2) + column % 2;
+        return row * static_cast<size_t>(value_dim) + static_cast<size_t>(in_row);
     }
 
     /// The combine's list, as attn_plan makes it.
@@ -134,6 +152,7 @@ struct Partials {
         params.heads = heads();
         params.kv_heads = kv_heads;
         params.value_dim = value_dim;
+        params.layout = layout;
         params.multiprocessors = multiprocessors;
         params.out = d_out.data();
         params.lse = d_lse.data();
@@ -215,6 +234,22 @@ TEST_F(AttnCombineGpu, MatchesTheReference) {
                 EXPECT_TRUE(same_bytes(second.lse, first.lse, 4));
                 if (HasFailure()) return;
             }
+        }
+    }
+}
+
+// Where values lie changes no bit.
+TEST_F(AttnCombineGpu, QuadsAreTheSameValues) {
+    uint32_t seed = 70;
+    for (const int32_t count : {2, 7, 13, 125, 190}) {
+        for (const bool deterministic : {false, true}) {
+            SCOPED_TRACE("partials " + std::to_string(count) + (deterministic ? ", det" : ""));
+            Partials p(kQuadDim, 1, 8, 11, {count}, deterministic, ++seed);
+            const Partials::Result rows = p.run(132);
+            p.set_layout(PartialLayout::quads);
+            const Partials::Result quads = p.run(132);
+            EXPECT_TRUE(same_bytes(quads.out, rows.out, 2 * kQuadDim));
+            EXPECT_TRUE(same_bytes(quads.lse, rows.lse, 4));
         }
     }
 }

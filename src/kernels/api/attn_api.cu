@@ -41,14 +41,18 @@ template <class Attend>
 kdt_status verify(const kdt_attn_shape& shape, const Step& step, void* out, float* lse,
                   cudaStream_t stream, Attend&& attend) {
     cudaError_t error = cudaErrorNotSupported;
+    PartialLayout layout = PartialLayout::rows;
     for (int32_t i = 0; i < step.engines.count && error == cudaErrorNotSupported; ++i) {
         error = attend(step.engines.engine[i]);
+        const bool quads = is_mla_wgmma_bf16(shape, step.engines.engine[i]);
+        layout = quads ? PartialLayout::quads : PartialLayout::rows;
     }
     if (error != cudaSuccess) return status_of(error, "launching the attention kernel");
     error = attn_combine({.workspace = step.workspace,
                           .heads = shape.heads,
                           .kv_heads = shape.kv_heads,
                           .value_dim = attn_value_dim(shape),
+                          .layout = layout,
                           .multiprocessors = step.device.multiprocessors,
                           .out = out,
                           .lse = lse},

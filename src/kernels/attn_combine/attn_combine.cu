@@ -4,7 +4,9 @@
 
 #include "kernels/attn_combine/attn_combine.h"
 #include "kernels/attn_plan/attn_merge.h"
+#include "kernels/attn_plan/quad_layout.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace kd {
@@ -20,11 +22,9 @@ constexpr int32_t kThreads = kMergeTeams * kLanes;
 /// for them, because a multiprocessor reads no more than some 64 bytes a nanosecond.
 template <int32_t kDim>
 constexpr int32_t kBlocksAtOnce = kDim == 512 ? 2 : 4;
-constexpr int32_t kMergeTeamsLog2 = 5;
 constexpr int32_t kDivisionShift = 21;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 constexpr float kLn2 = 0.693147180559945309f;
-static_assert(kMergeTeams == 1 << kMergeTeamsLog2);
 static_assert(kMergeChunk == kLanes, "lane i of a team weighs place i of a chunk");
 
 /// What the kernel reads of AttnCombineParams.
@@ -75,10 +75,11 @@ __device__ __forceinline__ ItemWords load_item(const MergeItem* item) {
     return {words[0], words[1]};
 }
 
-/// This lane's columns of place kPlace, through L2; undefined where bit kPlace of `places` is 0.
-/// Volatile, or the compiler moves one such load or another behind the wait for the log-sum-exp.
+/// The values that this lane loads of place kPlace, through L2; undefined where bit kPlace of
+/// `places` is 0. What has been read makes room in L2 before what is still to be read. Volatile, or
+/// the compiler moves one such load or another behind the wait for the log-sum-exp.
 template <int32_t kPlace, int32_t kPlaceBytes>
-__device__ __forceinline__ uint4 load_place(const uint16_t* out, uint32_t places) {
+__device__ __forceinline__ uint4 load_place(const uint16_t* out, uint32_t places, uint64_t policy) {
     uint4 row;
     asm volatile(
         "{\n"
@@ -86,10 +87,10 @@ __device__ __forceinline__ uint4 load_place(const uint16_t* out, uint32_t places
         ".reg .b32 bit;\n"
         "and.b32 bit, %5, %6;\n"
         "setp.ne.u32 valid, bit, 0;\n"
-        "@valid ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4 + %7];\n"
+        "@valid ld.global.cg.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4 + %7], %8;\n"
         "}\n"
         : "=r"(row.x), "=r"(row.y), "=r"(row.z), "=r"(row.w)
-        : "l"(out), "r"(places), "n"(1 << kPlace), "n"(kPlace * kPlaceBytes)
+        : "l"(out), "r"(places), "n"(1 << kPlace), "n"(kPlace * kPlaceBytes), "l"(policy)
         : "memory");
     return row;
 }
@@ -97,7 +98,12 @@ template <int32_t kPlaceBytes, int32_t... kPlace>
 __device__ __forceinline__ void load_places(uint4 (&rows)[sizeof...(kPlace)], const uint16_t* out,
                                             uint32_t places,
                                             std::integer_sequence<int32_t, kPlace...>) {
-    ((rows[kPlace] = load_place<kPlace, kPlaceBytes>(out, places)), ...);
+    const uint64_t policy = ptx::evict_first_policy();
+    ((rows[kPlace] = load_place<kPlace, kPlaceBytes>(out, places, policy)), ...);
+}
+
+__device__ __forceinline__ uint32_t load_pair(const uint16_t* values) {
+    return __ldcg(reinterpret_cast<const uint32_t*>(values));
 }
 
 /// A row's partial of its path, where it has one: its log-sum-exp, 4 columns.
@@ -117,12 +123,25 @@ __device__ __forceinline__ uint32_t scaled_pair(float a, float b, float inverse)
     return ptx::pack_bf16(fmaf(a, inverse, 0.0f), fmaf(b, inverse, 0.0f));
 }
 
+/// Of 32 columns, from those that each thread of a quad has to 8 in a row.
+__device__ __forceinline__ void columns_of_threads(Merged& merged, int32_t lane) {
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+        uint32_t words[4];
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) words[i] = __float_as_uint(merged.values[2 * i + half]);
+        ptx::quad_transpose(words, lane);
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) merged.values[2 * i + half] = __uint_as_float(words[i]);
+    }
+}
+
 /// Merges the places of a chunk that `places` has a bit for; the whole warp calls it, each team
-/// with its own chunk. `lse` and `out` are where place 0 is: a row's log-sum-exp, this lane's
-/// columns. All loads go out before the first is used; through L2 only, because the attention
-/// kernel wrote these while this kernel was perhaps already resident. Places without a partial and
-/// partials of lse -inf have weight 0 and change no bit, whatever their rows hold.
-template <int32_t kDim>
+/// with its own chunk. `lse` and `out` are where place 0 is: a row's log-sum-exp, the values that
+/// this lane loads. All loads go out before the first is used; through L2 only, because the
+/// attention kernel wrote these while this kernel was perhaps already resident. Places without a
+/// partial and partials of lse -inf have weight 0 and change no bit, whatever their rows hold.
+template <int32_t kDim, PartialLayout kLayout>
 __device__ __forceinline__ Merged merge_places(const float* lse, const uint16_t* out,
                                                uint32_t places, int32_t lane, bool has_columns) {
     float own = minus_infinity();
@@ -146,6 +165,7 @@ __device__ __forceinline__ Merged merge_places(const float* lse, const uint16_t*
         merge_words(merged.values[4], merged.values[5], weight, word(rows[i].z));
         merge_words(merged.values[6], merged.values[7], weight, word(rows[i].w));
     }
+    if (kLayout == PartialLayout::quads) columns_of_threads(merged, lane);
     return merged;
 }
 
@@ -158,10 +178,12 @@ __device__ __forceinline__ Merged merge_places(const float* lse, const uint16_t*
 // block's item, then everything of the partials.
 //
 // Grid: a multiple of the slices, as many blocks as can run at once, looping over items.
-template <int32_t kDim>
+template <int32_t kDim, PartialLayout kLayout>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
     attn_combine_kernel(CombineArgs args) {
     constexpr uint32_t kSlices = (kDim + kColumns - 1) / kColumns;
+    constexpr bool kQuads = kLayout == PartialLayout::quads;
+    static_assert(!kQuads || kDim == kQuadDim);
     __shared__ float4 s_values[kMergeTeams][2][kLanes];  // a lane's columns 0-3, 4-7
     __shared__ float2 s_sums[kMergeTeams];               // largest lse, sum of weights
 
@@ -215,16 +237,22 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
             const int32_t path_row =
                 partial * kTileRows + unit_node * args.group + group_head % kTileRows;
             path.lse = __ldcg(args.partial_lse + path_row);
-            if (has_columns) {
-                path.columns = __ldcg(reinterpret_cast<const uint2*>(
-                    args.partial_out + int64_t{path_row} * kDim + column + 4 * chunk));
+            const uint16_t* const values = args.partial_out + int64_t{path_row} * kDim;
+            const int32_t own = column + 4 * chunk;
+            if (kQuads) {
+                path.columns = {load_pair(values + quad_pair_at(0, own)),
+                                load_pair(values + quad_pair_at(0, own + 2))};
+            } else if (has_columns) {
+                path.columns = __ldcg(reinterpret_cast<const uint2*>(values + own));
             }
         }
         Merged merged;
         if (__any_sync(kWholeWarp, places != 0)) {
-            merged = merge_places<kDim>(args.partial_lse + at,
-                                        args.partial_out + int64_t{at} * kDim + column, places,
-                                        lane, has_columns);
+            const int32_t loaded =
+                kQuads ? quad_values_at(0, column / kQuadColumns, lane % 4) : column;
+            merged = merge_places<kDim, kLayout>(args.partial_lse + at,
+                                                 args.partial_out + int64_t{at} * kDim + loaded,
+                                                 places, lane, has_columns);
         }
 
         uint16_t* out = args.out + int64_t{out_row} * kDim + column;
@@ -297,7 +325,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
     }
 }
 
-template <int32_t kDim>
+template <int32_t kDim, PartialLayout kLayout = PartialLayout::rows>
 cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
     constexpr int64_t kSlices = (kDim + kColumns - 1) / kColumns;
     const int64_t capacity = params.workspace.merge_item_capacity;
@@ -327,7 +355,7 @@ cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
         if (error != cudaSuccess) return error;
         shared_bytes /= kBlocksAtOnce<kDim> + 1;
     }
-    return launch_overlapped(attn_combine_kernel<kDim>,
+    return launch_overlapped(attn_combine_kernel<kDim, kLayout>,
                              static_cast<int32_t>(items_at_once * kSlices), kThreads, shared_bytes,
                              stream, args);
 }
@@ -345,7 +373,9 @@ cudaError_t attn_combine(const AttnCombineParams& params, cudaStream_t stream) {
         case 256:
             return launch<256>(params, stream);
         case 512:
-            return launch<512>(params, stream);
+            return params.layout == PartialLayout::quads
+                       ? launch<512, PartialLayout::quads>(params, stream)
+                       : launch<512>(params, stream);
         default:
             return cudaErrorNotSupported;
     }

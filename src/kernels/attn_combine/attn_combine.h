@@ -9,11 +9,15 @@
 
 namespace kd {
 
+/// How a partial's values lie: row by row, or, of 512, as quad_layout.h says.
+enum class PartialLayout { rows, quads };
+
 struct AttnCombineParams {
     AttnWorkspace workspace;
     int32_t heads;
     int32_t kv_heads;
     int32_t value_dim;  // 64, 96, 128, 256 or 512
+    PartialLayout layout;
     int32_t multiprocessors;
     void* out;   // bf16 [nodes, heads, value_dim]
     float* lse;  // [nodes, heads] natural, or null

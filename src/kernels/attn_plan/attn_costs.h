@@ -63,16 +63,16 @@ inline constexpr int32_t kFillTiles = 3;
 /// (MLA), 8 nodes (GQA), H200.
 inline constexpr double kSegmentUs = 1.0;
 inline constexpr double kPathUs = 5.0;
+/// A key tile of a path unit in MLA: paths of 8 nodes in one unit end 2.8 us after segments of 6
+/// tiles, of 4 nodes 0.8 us after segments of 3 (32k and 16k keys, H200); with 1.75 and 64 nodes at
+/// 4k keys they would be spread over a wave of their own, 29.1 us instead of 26.9.
+inline constexpr double kMlaPathTileUs = 1.65;
 /// The same of a pair of path units, and a key tile of both: 4k keys, 32 / 8 heads of 128, 16 nodes
 /// in units of 2 to 16. In each tile some row sees its first key, which makes it slow.
 inline constexpr double kPathPairUs = 4.5;
 inline constexpr double kPathPairTileUs = 1.9;
 /// A key tile of a path unit in the other GQA loops: a guess between that and its keys' time.
 inline constexpr double kPathTileUs = 1.2;
-
-/// Of a tile's arithmetic, what each of two blocks that share it does: scores and softmax are done
-/// twice.
-inline constexpr double kSharedTile = 0.7;
 
 /// Costs of one step's units. Integers, so that host and device decide alike.
 struct AttnCosts {
@@ -81,7 +81,6 @@ struct AttnCosts {
     int32_t path_ns;          // of a path unit, or a pair of them, without its tiles
     int32_t path_tile_ns;     // a key tile of one or both
     int32_t tile_compute_ns;  // kTileRows rows by a key tile
-    int32_t shared_tile_ns;   // the same by one of two blocks that share it
     int32_t tile_memory_ns;   // a key tile of a K/V head from memory, all multiprocessors reading
     int32_t tile_lone_ns;     // the same while few read
     int32_t combine_ns;
@@ -132,42 +131,51 @@ constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
     return attn_tile_keys(shape, AttnEngine::wgmma_sm90);
 }
 
-/// Deterministic mode: whether two blocks may share a segment, each with all of its keys and half
-/// of the values. What a block does per value of a row is the same then.
-constexpr bool attn_shares(const kdt_attn_shape& shape, AttnEngine engine) {
-    return is_mla_wgmma_bf16(shape, engine) && shape.mode == KDT_ATTN_DETERMINISTIC;
+/// Deterministic mode: segments of all row tiles of one node, about. They fill the multiprocessors
+/// of an H200 and leave a few for paths; half as many do so with two nodes' row tiles.
+inline constexpr int32_t kMostSegments = 128;
+
+/// Row tiles of a node in deterministic mode, over all K/V heads.
+constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
+    const int32_t group = shape.heads / shape.kv_heads;
+    return shape.kv_heads * ((group + kTileRows - 1) / kTileRows);
 }
 
-/// Deterministic mode: segments of a row in sixteenths of row_segments(), while none is longer than
-/// most_keys; else the next level decides. Of a level, none is shorter than least_keys.
+/// Deterministic mode: segments of a row, at most, while none is longer than most_tiles; else the
+/// next level decides. Of a level, none is shorter than least_tiles.
 struct SegmentLevel {
-    int32_t most_keys;
-    int32_t sixteenths;
-    int32_t least_keys;
+    int32_t most_tiles;
+    int32_t segments;
+    int32_t least_tiles;
 };
 struct SegmentLevels {
     SegmentLevel level[4];  // the last has no limit
 };
 
-/// MLA: arithmetic is what a tile costs, so that fewer are better while they are short: a single
-/// node loses, 16 and more gain, because results are fewer. With bf16 on sm_90a two blocks share a
-/// segment of a step with few row tiles, so that it loses less (H200, 4k, 16k, 32k: one node 25,
-/// 13, 25 % above fast mode, 32 nodes 3, 22, 11); the more they share the more they wait for L2, at
-/// 64k one node 30 %, hence the limit. GQA in pairs: fewer where that leaves blocks for the paths
-/// and costs little (4k and 16k, 32 nodes: 14.3 us instead of 15.5, 26.7 instead of 28.8); few K/V
-/// heads have short steps, in which results count. Where V is converted, one consumer does not keep
-/// up with the memory: long segments are twice as many, for both. Other GQA waits for memory.
+/// MLA: arithmetic is what a tile costs, and the end of a segment what one to two tiles do, so that
+/// fewer segments are better while they are short: a single node loses, 16 and more gain, because
+/// results are fewer. With bf16 on sm_90a (H200, % over fast mode with 1 / 4 / 8 / 16 / 32 / 64
+/// nodes): 4k keys in segments of two tiles 15 / 5 / -2 / 3 / 27 / 47, of three 30 / 21 / 6 / -2 /
+/// 2 / 26; 16k of six 24 / 13 / 0 / 2 / 17 / 29, of three 10 / 12 / 7 / 20 / 47 / 83. GQA in pairs:
+/// fewer where that leaves blocks for the paths and costs little (4k and 16k, 32 nodes: 14.3 us
+/// instead of 15.5, 26.7 instead of 28.8); few K/V heads have short steps, in which results count.
+/// Where V is converted, one consumer does not keep up with the memory: long segments are twice as
+/// many, for both. Other GQA waits for memory.
 constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEngine engine) {
-    constexpr SegmentLevel kAll = {INT32_MAX, 16, 0};
-    constexpr int32_t kMlaKeys = kMlaWgmmaTileKeys;
+    const int32_t of_row = kMostSegments / node_tiles(shape);
+    // Up to `most_tiles`, sixteenths of so many.
+    const auto level = [&](int32_t most_tiles, int32_t sixteenths, int32_t least_tiles = 0) {
+        const int32_t segments = of_row * sixteenths / 16;
+        return SegmentLevel{most_tiles, segments > 1 ? segments : 1, least_tiles};
+    };
+    const SegmentLevel all = level(INT32_MAX, 16);
     if (is_mla_wgmma_bf16(shape, engine))
-        return {{{3 * kMlaKeys, 4, 0}, {16 * kMlaKeys, 8, 3 * kMlaKeys}, kAll, kAll}};
-    if (shape.kind == KDT_ATTN_MLA) return {{{10 * kMlaKeys, 8, 0}, kAll, kAll, kAll}};
-    if (!attn_takes_pairs(shape, engine)) return {{kAll, kAll, kAll, kAll}};
-    const SegmentLevel last = {INT32_MAX, shape.kv_format == KDT_KV_BF16 ? 16 : 32, 0};
-    if (shape.kv_heads < 4)
-        return {{{2 * kTileKeys, 4, 0}, {4 * kTileKeys, 8, 0}, {31 * kTileKeys, 16, 0}, last}};
-    return {{{10 * kTileKeys, 13, 0}, {20 * kTileKeys, 15, 0}, {31 * kTileKeys, 16, 0}, last}};
+        return {{level(1, 4), level(2, 6, 2), level(16, 8, 3), all}};
+    if (shape.kind == KDT_ATTN_MLA) return {{level(7, 8), all, all, all}};
+    if (!attn_takes_pairs(shape, engine)) return {{all, all, all, all}};
+    const SegmentLevel last = shape.kv_format == KDT_KV_BF16 ? all : level(INT32_MAX, 32);
+    if (shape.kv_heads < 4) return {{level(2, 4), level(4, 8), level(31, 16), last}};
+    return {{level(10, 13), level(20, 15), level(31, 16), last}};
 }
 
 /// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with
@@ -208,9 +216,8 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
         .path_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairUs : kPathUs)),
         .path_tile_ns = static_cast<int32_t>(1e3 * (pairs                        ? kPathPairTileUs
                                                     : shape.kind == KDT_ATTN_GQA ? kPathTileUs
-                                                                                 : tile_us)),
+                                                                                 : kMlaPathTileUs)),
         .tile_compute_ns = static_cast<int32_t>(1e3 * tile_us),
-        .shared_tile_ns = static_cast<int32_t>(1e3 * kSharedTile * tile_us),
         .tile_memory_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.bytes_per_us),
         .tile_lone_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.lone_bytes_per_us),
         .combine_ns = static_cast<int32_t>(1e3 * rates.combine_us),

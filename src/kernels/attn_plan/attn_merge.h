@@ -13,7 +13,8 @@ namespace kd {
 
 inline constexpr int32_t kMergeChunk = 8;
 /// Teams of a combine block; each merges one chunk of one row.
-inline constexpr int32_t kMergeTeams = 32;
+inline constexpr int32_t kMergeTeamsLog2 = 5;
+inline constexpr int32_t kMergeTeams = 1 << kMergeTeamsLog2;
 /// Fast mode: partials of a row, at most.
 inline constexpr int32_t kMostPartials = kMergeTeams * kMergeChunk;
 

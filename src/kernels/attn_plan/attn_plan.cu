@@ -1,13 +1,15 @@
 #include "kernels/attn_plan/attn_plan_cuda.h"
 #include "kernels/attn_plan/attn_plan_time.h"
 #include "kernels/attn_plan/attn_plan_units.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace kd {
 
 namespace {
 
 constexpr int32_t kPlanThreads = 512;
-constexpr int32_t kPathThreads = 256;  // one node a warp
+constexpr int32_t kPlanWarps = kPlanThreads / 32;
 constexpr int32_t kMostDepth = 64;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 static_assert(kNeverNs < (int64_t{1} << 54), "a score and 9 bits of candidate fit 63 bits");
@@ -30,48 +32,97 @@ __device__ int32_t request_of(const PlanCounts* first, int32_t requests, int32_t
     return low;
 }
 
-// One block. Lengths, one request a warp; then the cut, one candidate a thread; then the lists.
-__global__ void __launch_bounds__(kPlanThreads)
+/// Where request `r` is; without nodes, and `broken`, where that is beyond what the step promised.
+__device__ PlanExtent extent_of(const AttnPlanParams& params, int32_t r, bool& broken) {
+    const AttnBatchView& batch = params.batch;
+    PlanExtent extent = {.context = batch.context[r],
+                         .nodes = batch.node_start[r + 1] - batch.node_start[r],
+                         .first_node = batch.node_start[r],
+                         .pages_begin = batch.pages_start != nullptr ? batch.pages_start[r]
+                                                                     : r * batch.pages_stride};
+    broken = extent.first_node < 0 || extent.nodes < 0 || extent.nodes > kMostNodes ||
+             extent.first_node > params.max_nodes - extent.nodes || extent.context < 0 ||
+             extent.context > params.max_context;
+    if (broken) extent.nodes = extent.context = 0;
+    return extent;
+}
+
+/// Deterministic mode: lists the slots of node `node`'s keys from its boundary to itself. By one
+/// warp; needs no plan.
+__device__ void list_path(const AttnPlanParams& params, int32_t node, int32_t lane) {
+    const AttnBatchView& batch = params.batch;
+    int32_t r = 0;  // requests that end at or before this node
+    for (int32_t i = 0; i < batch.requests; i += 32) {
+        const bool before = i + lane < batch.requests && batch.node_start[i + lane + 1] <= node;
+        r += __popc(__ballot_sync(kWholeWarp, before));
+    }
+    if (r == batch.requests) return;
+    bool broken;
+    const PlanExtent extent = extent_of(params, r, broken);
+    const int32_t index = node - extent.first_node;
+    if (index < 0 || index >= extent.nodes) return;
+
+    const int32_t capacity = params.workspace.path_keys;
+    const int32_t position = extent.context + batch.depth[node];
+    const int32_t boundary = path_boundary(position, batch.max_depth);
+    int32_t* slots = params.workspace.path_slots + int64_t{node} * capacity;
+    const int32_t first =
+        batch.sliding_window > 0 ? position - batch.sliding_window + 1 - boundary : 0;
+    const AttnRequest request(batch, r);
+    for (int32_t k = lane; k < capacity; k += 32) {
+        const bool in_context = k >= first && boundary + k < request.context;
+        slots[k] = in_context ? static_cast<int32_t>(request.slot(boundary + k)) : -1;
+    }
+    __syncwarp();
+    for (int32_t a = lane; a < request.nodes; a += 32) {
+        if ((request.ancestors[2 * index + a / 64] >> (a % 64) & 1) == 0) continue;
+        const int32_t k = request.context + batch.depth[request.first_node + a] - boundary;
+        if (k >= 0 && k >= first && k < capacity) slots[k] = request.tail_slots[a];
+    }
+}
+
+// Block 0: lengths, one request a warp; then the cut, one candidate a thread; then the lists. In
+// deterministic mode the others list paths, one node a warp.
+// Grid: 1, in deterministic mode + ceil(max_nodes / kPlanWarps).
+__global__ void __launch_bounds__(kPlanThreads, 1)
     attn_plan_kernel(const __grid_constant__ AttnPlanParams params) {
     __shared__ PlanRequest s_request[kMostRequests];
     __shared__ PlanCounts s_counts[kMostRequests];
     __shared__ PlanCounts s_first[kMostRequests + 1];
     __shared__ int32_t s_most_tiles;
-    __shared__ int32_t s_broken;  // lengths beyond what the step promised
-    __shared__ int32_t s_prefix_units;
-    __shared__ int32_t s_prefix_runs;
-    __shared__ int32_t s_prefix_ns;  // of the longest run
+    __shared__ int32_t s_broken;        // lengths beyond what the step promised
+    __shared__ int32_t s_prefix_units;  // deterministic mode
     __shared__ unsigned long long s_best;
+    __shared__ PathChoice s_paths;  // deterministic mode: of the best
 
     const AttnBatchView& batch = params.batch;
     const PlanShape& shape = params.shape;
     const AttnWorkspace& workspace = params.workspace;
     const int32_t thread = static_cast<int32_t>(threadIdx.x);
     const int32_t lane = thread % 32;
+    ptx::grid_dependency_launch();  // this kernel itself waits for nothing
+    if (blockIdx.x > 0) {
+        const int32_t node = (static_cast<int32_t>(blockIdx.x) - 1) * kPlanWarps + thread / 32;
+        if (node < params.max_nodes) list_path(params, node, lane);
+        return;
+    }
     if (thread == 0) {
         s_most_tiles = 0;
         s_broken = 0;
         s_prefix_units = 0;
-        s_prefix_runs = 0;
-        s_prefix_ns = 0;
         s_best = ~0ull;
     }
     __syncthreads();
 
-    for (int32_t r = thread / 32; r < batch.requests; r += kPlanThreads / 32) {
-        const int32_t first_node = batch.node_start[r];
-        int32_t nodes = batch.node_start[r + 1] - first_node;
-        int32_t context = batch.context[r];
-        if (first_node < 0 || nodes < 0 || nodes > kMostNodes ||
-            first_node > params.max_nodes - nodes || context < 0 || context > params.max_context) {
-            s_broken = 1;
-            nodes = context = 0;
-        }
+    for (int32_t r = thread / 32; r < batch.requests; r += kPlanWarps) {
+        bool broken;
+        const PlanExtent extent = extent_of(params, r, broken);
+        if (broken) s_broken = 1;
         int32_t least = kMostDepth;
         int32_t most = 0;
         if (shape.deterministic) {
-            for (int32_t i = lane; i < nodes; i += 32) {
-                const int32_t depth = batch.depth[first_node + i];
+            for (int32_t i = lane; i < extent.nodes; i += 32) {
+                const int32_t depth = batch.depth[extent.first_node + i];
                 least = min(least, depth);
                 most = max(most, depth);
             }
@@ -79,47 +130,38 @@ __global__ void __launch_bounds__(kPlanThreads)
             most = __reduce_max_sync(kWholeWarp, most);
         }
         if (lane == 0) {
-            const int64_t pages_begin =
-                batch.pages_start != nullptr ? batch.pages_start[r] : r * batch.pages_stride;
-            s_request[r] =
-                plan_request(shape, {context, nodes, first_node, pages_begin}, least, most);
+            s_request[r] = plan_request(shape, extent, least, most);
             atomicMax(&s_most_tiles, s_request[r].tiles);
-            atomicAdd(&s_prefix_units, prefix_units(shape, s_request[r]));
+            if (shape.deterministic) atomicAdd(&s_prefix_units, prefix_units(shape, s_request[r]));
         }
     }
     __syncthreads();
-    if (thread < batch.requests) {
-        s_request[thread].adjacent = takes_adjacent(shape, s_prefix_units);
+    if (shape.deterministic && shape.pairs) {
+        if (thread < batch.requests)
+            s_request[thread].adjacent = takes_adjacent(shape, s_prefix_units);
+        __syncthreads();
     }
-    __syncthreads();
 
-    // The least (score, candidate): each warp's, then the block's.
-    int64_t score = kNeverNs;
+    // The least (time, candidate): each warp's, then the block's.
+    Prediction candidate = {kNeverNs, {}};
     if (thread < kMostSplits) {
-        score = plan_score(shape, s_request, batch.requests, s_most_tiles, thread + 1);
+        candidate = plan_candidate(shape, s_request, batch.requests, s_most_tiles, thread + 1);
     }
-    unsigned long long key = static_cast<unsigned long long>(score) * kPlanThreads +
+    unsigned long long key = static_cast<unsigned long long>(candidate.ns) * kPlanThreads +
                              static_cast<unsigned long long>(thread);
     for (int32_t step = 16; step > 0; step /= 2) {
         key = min(key, __shfl_xor_sync(kWholeWarp, key, step));
     }
     if (lane == 0) atomicMin(&s_best, key);
     __syncthreads();
-    const int32_t parts = static_cast<int32_t>(s_best % kPlanThreads) + 1;
-    const int32_t choice = plan_choice(shape, s_most_tiles, parts);
-
-    if (thread < batch.requests) {
-        atomicAdd(&s_prefix_runs, unit_counts(shape, s_request[thread], choice).runs);
-    }
-    __syncthreads();
-    PathChoice paths{};
+    const int32_t best = static_cast<int32_t>(s_best % kPlanThreads);
+    const int32_t choice = plan_choice(shape, s_most_tiles, best + 1);
     if (shape.deterministic) {
-        if (thread < batch.requests && s_request[thread].nodes > 0) {
-            atomicMax(&s_prefix_ns, run_ns(shape, s_request[thread], s_prefix_runs, choice));
-        }
+        if (thread == best) s_paths = candidate.paths;
         __syncthreads();
-        paths = plan_paths(shape, s_request, batch.requests, s_prefix_runs, s_prefix_ns);
     }
+    const PathChoice paths = shape.deterministic ? s_paths : PathChoice{};
+
     if (thread < batch.requests) {
         s_counts[thread] = plan_counts(shape, s_request[thread], choice, paths.nodes_log2);
     }
@@ -152,31 +194,33 @@ __global__ void __launch_bounds__(kPlanThreads)
         return plan_path_unit(shape, s_request[r], r, total.partials + s_first[r].path_units, index,
                               nodes, position_of(r, nodes.first + nodes.count - 1));
     };
-    for (int32_t u = thread; fits && u < runs; u += kPlanThreads) {
-        if (u >= total.runs) {
-            plan_path_run(shape, total, paths.runs, u - total.runs, path_unit_of, store);
-            continue;
+    // Runs, then, from the next warp on, what is merged: warps of both work side by side.
+    const int32_t merges_begin = (runs + 31) / 32 * 32;
+    for (int32_t i = thread; fits && i < merges_begin + total.merge_items; i += kPlanThreads) {
+        if (i < total.runs) {
+            const int32_t r = request_of<&PlanCounts::runs>(s_first, batch.requests, i);
+            const int32_t index = i - s_first[r].runs;
+            if (shape.deterministic) {
+                plan_prefix_run(shape, s_request[r], r, s_first[r], runs, choice, index, store);
+            } else {
+                store(i, plan_unit(shape, s_request[r], r, s_first[r], choice, index));
+            }
+        } else if (i < runs) {
+            plan_path_run(shape, total, paths.runs, i - total.runs, path_unit_of, store);
+        } else if (i >= merges_begin) {
+            const int32_t m = i - merges_begin;
+            const int32_t r = request_of<&PlanCounts::merge_items>(s_first, batch.requests, m);
+            const int32_t index = m - s_first[r].merge_items;
+            int32_t path = -1;
+            int32_t position = 0;
+            if (shape.deterministic) {
+                path = total.partials + s_first[r].path_units;
+                const int32_t row = merge_item_row(shape, s_request[r], choice, index);
+                position = position_of(r, row / shape.group);
+            }
+            workspace.merge_items[m] = plan_merge_item(shape, s_request[r], r, s_first[r], choice,
+                                                       path, paths.nodes_log2, position, index);
         }
-        const int32_t r = request_of<&PlanCounts::runs>(s_first, batch.requests, u);
-        const int32_t index = u - s_first[r].runs;
-        if (shape.deterministic) {
-            plan_prefix_run(shape, s_request[r], r, s_first[r], runs, choice, index, store);
-        } else {
-            store(u, plan_unit(shape, s_request[r], r, s_first[r], choice, index));
-        }
-    }
-    for (int32_t m = thread; fits && m < total.merge_items; m += kPlanThreads) {
-        const int32_t r = request_of<&PlanCounts::merge_items>(s_first, batch.requests, m);
-        const int32_t index = m - s_first[r].merge_items;
-        int32_t path = -1;
-        int32_t position = 0;
-        if (shape.deterministic) {
-            path = total.partials + s_first[r].path_units;
-            const int32_t row = merge_item_row(shape, s_request[r], choice, index);
-            position = position_of(r, row / shape.group);
-        }
-        workspace.merge_items[m] = plan_merge_item(shape, s_request[r], r, s_first[r], choice, path,
-                                                   paths.nodes_log2, position, index);
     }
     if (thread == 0) {
         *workspace.header = {.units = fits ? units : 0,
@@ -187,44 +231,10 @@ __global__ void __launch_bounds__(kPlanThreads)
     }
 }
 
-// Deterministic mode: the slots of each node's keys from its boundary to itself. A warp takes one
-// node, grid ceil(max_nodes / warps of a block).
-__global__ void __launch_bounds__(kPathThreads) attn_plan_path_kernel(AttnPlanParams params) {
-    if (params.workspace.header->units == 0) return;  // lengths may be anything
-    const AttnBatchView& batch = params.batch;
-    const int32_t capacity = params.workspace.path_keys;
-    const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
-    const int32_t node =
-        (static_cast<int32_t>(blockIdx.x * kPathThreads) + static_cast<int32_t>(threadIdx.x)) / 32;
-    int32_t r = 0;  // requests that end at or before this node
-    for (int32_t i = 0; i < batch.requests; i += 32) {
-        const bool before = i + lane < batch.requests && batch.node_start[i + lane + 1] <= node;
-        r += __popc(__ballot_sync(kWholeWarp, before));
-    }
-    if (r == batch.requests || node >= params.max_nodes) return;
-
-    const AttnRequest request(batch, r);
-    const int32_t index = node - request.first_node;
-    const int32_t position = request.context + batch.depth[node];
-    const int32_t boundary = path_boundary(position, batch.max_depth);
-    int32_t* slots = params.workspace.path_slots + int64_t{node} * capacity;
-    const int32_t first =
-        batch.sliding_window > 0 ? position - batch.sliding_window + 1 - boundary : 0;
-    for (int32_t k = lane; k < capacity; k += 32) {
-        const bool in_context = k >= first && boundary + k < request.context;
-        slots[k] = in_context ? static_cast<int32_t>(request.slot(boundary + k)) : -1;
-    }
-    __syncwarp();
-    for (int32_t a = lane; a < request.nodes; a += 32) {
-        if ((request.ancestors[2 * index + a / 64] >> (a % 64) & 1) == 0) continue;
-        const int32_t k = request.context + batch.depth[request.first_node + a] - boundary;
-        if (k >= 0 && k >= first && k < capacity) slots[k] = request.tail_slots[a];
-    }
-}
-
 // The slots of the first keys of each block's first unit, so that its first copies wait for one
-// look-up instead of two. Grid: multiprocessors.
+// look-up instead of two. Grid: multiprocessors; launched to overlap the plan kernel.
 __global__ void __launch_bounds__(kFirstSlots) attn_plan_first_slots_kernel(AttnPlanParams params) {
+    ptx::grid_dependency_wait();
     const AttnWorkspace& workspace = params.workspace;
     const auto block = static_cast<int32_t>(blockIdx.x);
     if (block >= workspace.header->runs) return;
@@ -247,17 +257,13 @@ __global__ void attn_plan_fence_kernel() {}
 }  // namespace
 
 cudaError_t attn_plan(const AttnPlanParams& params, cudaStream_t stream) {
-    attn_plan_kernel<<<1, kPlanThreads, 0, stream>>>(params);
+    const int32_t path_blocks =
+        params.shape.deterministic ? ceil_div(params.max_nodes, kPlanWarps) : 0;
+    attn_plan_kernel<<<static_cast<uint32_t>(1 + path_blocks), kPlanThreads, 0, stream>>>(params);
     cudaError_t error = cudaGetLastError();
-    if (error == cudaSuccess && params.shape.deterministic && params.max_nodes > 0) {
-        const int32_t blocks = ceil_div(params.max_nodes, kPathThreads / 32);
-        attn_plan_path_kernel<<<static_cast<uint32_t>(blocks), kPathThreads, 0, stream>>>(params);
-        error = cudaGetLastError();
-    }
     if (error == cudaSuccess && params.workspace.first_slots != nullptr) {
-        attn_plan_first_slots_kernel<<<static_cast<uint32_t>(params.shape.multiprocessors),
-                                       kFirstSlots, 0, stream>>>(params);
-        error = cudaGetLastError();
+        error = launch_overlapped(attn_plan_first_slots_kernel, params.shape.multiprocessors,
+                                  kFirstSlots, 0, stream, params);
     }
     if (error != cudaSuccess) return error;
     attn_plan_fence_kernel<<<1, 1, 0, stream>>>();

@@ -24,9 +24,6 @@ inline constexpr int32_t kTileKeys = 64;
 /// Key tile of the bf16 MLA main loop on sm_90a, which gets units of whole multiples.
 inline constexpr int32_t kMlaWgmmaTileKeys = 48;
 
-/// Values of its rows that a unit accumulates: all, or one half where two blocks share a segment.
-enum class UnitColumns : int16_t { all, low, high };
-
 /// What one thread block works on at a time, or, in deterministic mode where the main loop takes
 /// pairs (attn_takes_pairs), one of its two consumers. Three kinds:
 ///   fast mode:           segment_keys 0, path_node -1: keys are the request's, key k < context a
@@ -42,8 +39,7 @@ enum class UnitColumns : int16_t { all, low, high };
 /// has no other.
 struct alignas(64) WorkUnit {
     int32_t request;
-    int16_t kv_head;
-    UnitColumns columns;
+    int32_t kv_head;
     int32_t row_begin;  // first row in the request
     int32_t rows;       // 1..kTileRows
     int32_t key_begin;  // a multiple of tile_keys

@@ -31,20 +31,28 @@ std::vector<PlanRequest> requests_of(const PlanShape& shape, const AttnPlanBatch
     return requests;
 }
 
-int32_t best_choice(const PlanShape& shape, const std::vector<PlanRequest>& requests) {
+struct Choice {
+    int32_t choice;
+    PathChoice paths;
+};
+
+Choice best_choice(const PlanShape& shape, const std::vector<PlanRequest>& requests) {
     int32_t most_tiles = 0;
     for (const PlanRequest& request : requests) most_tiles = std::max(most_tiles, request.tiles);
-    int64_t best_score = kNeverNs;
+    const auto candidate = [&](int32_t parts) {
+        return plan_candidate(shape, requests.data(), static_cast<int32_t>(requests.size()),
+                              most_tiles, parts);
+    };
+    Prediction best = candidate(1);
     int32_t best_parts = 1;
-    for (int32_t parts = 1; parts <= kMostSplits; ++parts) {
-        const int64_t score = plan_score(shape, requests.data(),
-                                         static_cast<int32_t>(requests.size()), most_tiles, parts);
-        if (score < best_score) {
-            best_score = score;
+    for (int32_t parts = 2; parts <= kMostSplits; ++parts) {
+        const Prediction next = candidate(parts);
+        if (next.ns < best.ns) {
+            best = next;
             best_parts = parts;
         }
     }
-    return plan_choice(shape, most_tiles, best_parts);
+    return {plan_choice(shape, most_tiles, best_parts), best.paths};
 }
 
 }  // namespace
@@ -52,23 +60,10 @@ int32_t best_choice(const PlanShape& shape, const std::vector<PlanRequest>& requ
 AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch) {
     const std::vector<PlanRequest> requests = requests_of(shape, batch);
     AttnPlanResult plan;
-    plan.choice = best_choice(shape, requests);
+    const auto [choice, paths] = best_choice(shape, requests);
+    plan.choice = choice;
 
     std::vector<PlanCounts> first{PlanCounts{}};
-    int32_t prefix_runs = 0;
-    int32_t prefix_ns = 0;
-    for (const PlanRequest& request : requests) {
-        prefix_runs += unit_counts(shape, request, plan.choice).runs;
-    }
-    PathChoice paths{};
-    if (shape.deterministic) {
-        for (const PlanRequest& request : requests) {
-            if (request.nodes == 0) continue;
-            prefix_ns = std::max(prefix_ns, run_ns(shape, request, prefix_runs, plan.choice));
-        }
-        paths = plan_paths(shape, requests.data(), static_cast<int32_t>(requests.size()),
-                           prefix_runs, prefix_ns);
-    }
     for (const PlanRequest& request : requests) {
         first.push_back(
             counts_sum(first.back(), plan_counts(shape, request, plan.choice, paths.nodes_log2)));

@@ -28,14 +28,7 @@ namespace kd {
 /// Parts that the planner considers for a request: more than any device has multiprocessors.
 inline constexpr int32_t kMostSplits = kMostPartials;
 
-/// Deterministic mode: segments of all row tiles of one node, about. They fill the multiprocessors
-/// of an H200 and leave a few for paths; half as many do so with two nodes' row tiles.
-inline constexpr int32_t kMostSegments = 128;
 static_assert(2 * kMostSegments <= kMostPartials);
-/// The same of one row; `node_tiles`: row tiles of a node, over all K/V heads.
-constexpr int32_t row_segments(int32_t node_tiles) {
-    return node_tiles < kMostSegments ? kMostSegments / node_tiles : 1;
-}
 
 /// What the planner knows of the model and the device.
 struct PlanShape {
@@ -48,7 +41,6 @@ struct PlanShape {
     int32_t multiprocessors;
     int32_t tile_keys;             // of a key tile
     SegmentLevels segment_levels;  // deterministic mode
-    bool shares;                   // attn_shares
     bool pairs;                    // attn_takes_pairs
     int32_t path_keys;
     int32_t most_path_nodes_log2;
@@ -97,13 +89,24 @@ constexpr PlanCounts counts_sum(const PlanCounts& a, const PlanCounts& b) {
             a.path_entries + b.path_entries};
 }
 
+// Divisions are what planning takes its time for: one thread makes dozens, one after the other.
 constexpr int32_t ceil_div(int32_t a, int32_t b) {
     return (a + b - 1) / b;
 }
+constexpr int32_t ceil_shift(int32_t a, int32_t log2) {
+    return (a + (1 << log2) - 1) >> log2;
+}
+/// The same of a > 0, where it is mostly 1.
+constexpr int32_t turns(int32_t a, int32_t b) {
+    return a <= b ? 1 : ceil_div(a, b);
+}
 
 /// Deterministic mode: units of an entry.
+constexpr int32_t entry_width_log2(const PlanShape& shape) {
+    return shape.pairs ? 1 : 0;
+}
 constexpr int32_t entry_width(const PlanShape& shape) {
-    return shape.pairs ? 2 : 1;
+    return 1 << entry_width_log2(shape);
 }
 
 /// Units in the list of a step that has `total` of everything.
@@ -119,7 +122,7 @@ constexpr int32_t node_tiles(const PlanShape& shape) {
 
 /// Deterministic mode: path units of a request with so many nodes.
 constexpr int32_t path_units(const PlanShape& shape, int32_t nodes, int32_t path_nodes_log2) {
-    return ((nodes + (1 << path_nodes_log2) - 1) >> path_nodes_log2) * node_tiles(shape);
+    return ceil_shift(nodes, path_nodes_log2) * node_tiles(shape);
 }
 
 /// Deterministic mode: keys of a segment for rows of this boundary, whole tiles. A function of the
@@ -128,15 +131,13 @@ constexpr int32_t segment_of(const PlanShape& shape, int32_t boundary) {
     const int32_t tiles = boundary > 0 ? ceil_div(boundary, shape.tile_keys) : 1;
     int32_t segment = tiles;
     for (const SegmentLevel& level : shape.segment_levels.level) {
-        const int32_t most = row_segments(node_tiles(shape)) * level.sixteenths / 16;
-        const int32_t least = level.least_keys / shape.tile_keys;
-        segment = ceil_div(tiles, most > 1 ? most : 1);
-        if (segment < least) segment = least;
-        if (segment <= level.most_keys / shape.tile_keys) break;
+        segment = ceil_div(tiles, level.segments);
+        if (segment < level.least_tiles) segment = level.least_tiles;
+        if (segment <= level.most_tiles) break;
     }
-    int32_t step = 1;
-    while (segment >= 16 * step) step *= 2;
-    return ceil_div(segment, step) * step * shape.tile_keys;
+    int32_t step_log2 = 0;
+    while (segment >> step_log2 >= 16) ++step_log2;
+    return ceil_shift(segment, step_log2) * (shape.tile_keys << step_log2);
 }
 
 /// Key tiles wholly before this key are in no window of a node at `position` or later.
@@ -185,7 +186,7 @@ constexpr PlanRequest plan_request(const PlanShape& shape, const PlanExtent& ext
             first_window_tile(context + least_depth, shape.sliding_window, shape.tile_keys);
         request.least_boundary = least;
         const int32_t segment_keys = segment_of(shape, most);
-        const int32_t least_keys = segment_of(shape, least);
+        const int32_t least_keys = least == most ? segment_keys : segment_of(shape, least);
         request.prefix[0] = prefix_class(segment_keys, begin, most);
         // Depths differ by 64 at most: there is no third length.
         if (least_keys != segment_keys) {
@@ -208,11 +209,11 @@ constexpr int32_t plan_splits(const PlanShape& shape, const PlanRequest& request
 
 /// Deterministic mode: row tiles of the same keys, and segments of the same row tile, that stand
 /// side by side in an entry.
-constexpr int32_t entry_tiles(const PlanShape& shape, const PlanRequest& request) {
-    return shape.pairs && request.row_tiles % 2 == 0 ? 2 : 1;
+constexpr int32_t entry_tiles_log2(const PlanShape& shape, const PlanRequest& request) {
+    return shape.pairs && request.row_tiles % 2 == 0 ? 1 : 0;
 }
-constexpr int32_t entry_segments(const PlanShape& shape, const PlanRequest& request) {
-    return shape.pairs && request.adjacent && entry_tiles(shape, request) == 1 ? 2 : 1;
+constexpr int32_t entry_segments_log2(const PlanShape& shape, const PlanRequest& request) {
+    return shape.pairs && request.adjacent && request.row_tiles % 2 != 0 ? 1 : 0;
 }
 
 /// Deterministic mode: units of the request's prefix.
@@ -227,7 +228,7 @@ constexpr bool takes_adjacent(const PlanShape& shape, int32_t units) {
 
 /// Deterministic mode: entries that a row tile, or two together, make.
 constexpr int32_t plan_entries(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
-    return ceil_div(plan_splits(shape, request, choice), entry_segments(shape, request));
+    return ceil_shift(plan_splits(shape, request, choice), entry_segments_log2(shape, request));
 }
 
 /// Entries that a run has at most.
@@ -235,20 +236,11 @@ constexpr int32_t run_entries(const PlanShape& shape, const PlanRequest& request
     const int32_t entries = plan_entries(shape, request, choice);
     if (entries == 0) return 0;
     if (shape.splits > 0) return ceil_div(entries, choice);
-    const int32_t keys = request.prefix[0].segment_keys * entry_segments(shape, request);
-    const int32_t wanted = choice * shape.tile_keys / keys;
-    return wanted < 1 ? 1 : wanted < entries ? wanted : entries;
-}
-
-/// Deterministic mode: blocks that share each segment, half of the values each: 1 or 2. Two where
-/// half a segment is still no less than a part is to have.
-constexpr int32_t plan_sharing(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
-    if (!shape.shares) return 1;
-    const int32_t splits = plan_splits(shape, request, choice);
-    const bool shared = shape.splits > 0
-                            ? choice >= 2 * splits
-                            : 2 * choice * shape.tile_keys <= request.prefix[0].segment_keys;
-    return splits > 0 && shared ? 2 : 1;
+    const int32_t run_keys = choice * shape.tile_keys;
+    const int32_t keys = request.prefix[0].segment_keys << entry_segments_log2(shape, request);
+    if (run_keys < 2 * keys) return 1;
+    const int32_t wanted = run_keys / keys;
+    return wanted < entries ? wanted : entries;
 }
 
 /// Parts that blocks take of a row tile: in deterministic mode runs of entries.
@@ -256,16 +248,17 @@ constexpr int32_t plan_parts(const PlanShape& shape, const PlanRequest& request,
     if (!shape.deterministic) return plan_splits(shape, request, choice);
     const int32_t entries = plan_entries(shape, request, choice);
     if (entries == 0) return 0;
-    return plan_sharing(shape, request, choice) *
-           ceil_div(entries, run_entries(shape, request, choice));
+    const int32_t of_run = run_entries(shape, request, choice);
+    return of_run == 1 ? entries : ceil_div(entries, of_run);
 }
 
 /// Begin of part `part` of `parts` that `count` things are cut into, alike but for one.
 constexpr int32_t part_begin(int32_t part, int32_t parts, int32_t count) {
-    return static_cast<int32_t>(int64_t{part} * count / parts);
+    return count / parts * part + count % parts * part / parts;
 }
 /// The same with all smaller parts before the larger ones: their blocks are the first to go on.
 constexpr int32_t rising_begin(int32_t part, int32_t parts, int32_t count) {
+    if (parts == count) return part;
     const int32_t smaller = parts - count % parts;
     return count / parts * part + (part > smaller ? part - smaller : 0);
 }
@@ -287,11 +280,11 @@ constexpr MergeShape plan_merge(const PlanShape& shape, const PlanRequest& reque
         if (request.prefix[1].count > 0) chunks = kMergeTeams;
     }
     const int32_t teams_log2 = merge_teams_log2(chunks, shape.deterministic);
-    const int32_t rows = merge_rows(teams_log2);
+    const int32_t rows_log2 = kMergeTeamsLog2 - teams_log2;
     const int32_t full_tiles = request.nodes * shape.group / kTileRows;
     const int32_t rest = request.nodes * shape.group % kTileRows;
-    const int32_t tile_items = kTileRows / rows;
-    return {teams_log2, tile_items, full_tiles * tile_items + ceil_div(rest, rows)};
+    const int32_t tile_items = kTileRows >> rows_log2;
+    return {teams_log2, tile_items, full_tiles * tile_items + ceil_shift(rest, rows_log2)};
 }
 
 /// All of plan_counts() but the merge items and the path units.
@@ -303,9 +296,9 @@ constexpr PlanCounts unit_counts(const PlanShape& shape, const PlanRequest& requ
         const int32_t runs = row_tiles * parts;
         return {runs, 0, runs > row_tiles ? runs : 0, 0, 0, 0};
     }
-    const int32_t columns = row_tiles / entry_tiles(shape, request);
+    const int32_t columns = row_tiles >> entry_tiles_log2(shape, request);
     return {columns * parts,
-            plan_sharing(shape, request, choice) * columns * plan_entries(shape, request, choice),
+            columns * plan_entries(shape, request, choice),
             row_tiles * plan_splits(shape, request, choice),
             0,
             0,

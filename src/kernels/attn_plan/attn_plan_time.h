@@ -9,18 +9,19 @@ namespace kd {
 
 /// Time of a key tile of this request's while `units` units share the device, from memory and in
 /// all. The row tiles of a K/V head read the same keys at the same time, so memory delivers them
-/// once, and so do blocks that share them. `together`: row tiles that a block takes at a time.
+/// once. `together_log2`: row tiles that a block takes at a
+/// time.
 struct TileTime {
     int32_t memory_ns;
     int32_t ns;
 };
 constexpr TileTime tile_time(const PlanShape& shape, const PlanRequest& request, int32_t units,
-                             int32_t together, int32_t sharing) {
+                             int32_t together_log2) {
     const AttnCosts& costs = shape.costs;
     const int32_t blocks = units < shape.multiprocessors ? units : shape.multiprocessors;
-    const int32_t readers = sharing * (request.row_tiles / together);
+    const int32_t readers = request.row_tiles >> together_log2;
     const int32_t memory = costs.tile_memory_ns * blocks / (shape.multiprocessors * readers);
-    const int32_t compute = sharing > 1 ? costs.shared_tile_ns : together * costs.tile_compute_ns;
+    const int32_t compute = costs.tile_compute_ns << together_log2;
     int32_t tile = memory;
     if (compute > tile) tile = compute;
     if (costs.tile_lone_ns > tile) tile = costs.tile_lone_ns;
@@ -61,16 +62,15 @@ struct WaveClock {
 /// Deterministic mode: time of a run of the prefix, of `runs`.
 constexpr int32_t run_ns(const PlanShape& shape, const PlanRequest& request, int32_t runs,
                          int32_t choice) {
-    const TileTime time = tile_time(shape, request, runs, entry_tiles(shape, request),
-                                    plan_sharing(shape, request, choice));
+    const TileTime time = tile_time(shape, request, runs, entry_tiles_log2(shape, request));
     const int32_t entries = run_entries(shape, request, choice);
-    const int32_t tiles =
-        request.prefix[0].segment_keys / shape.tile_keys * entries * entry_segments(shape, request);
+    const int32_t tiles = request.prefix[0].segment_keys / shape.tile_keys * entries
+                          << entry_segments_log2(shape, request);
     return unit_ns(shape, time, tiles) + (entries - 1) * shape.costs.segment_ns;
 }
 /// Of an entry of path units, each of which waits for its own keys.
 constexpr int32_t path_ns(const PlanShape& shape, int32_t nodes) {
-    const int32_t tiles = ceil_div(nodes * shape.path_keys, shape.tile_keys);
+    const int32_t tiles = turns(nodes * shape.path_keys, shape.tile_keys);
     return shape.costs.path_ns + tiles * shape.costs.path_tile_ns;
 }
 
@@ -81,39 +81,41 @@ struct PathChoice {
     int64_t ns;  // beyond the prefix, of all blocks
 };
 
-/// With 2^nodes_log2 nodes a unit. `runs`: of the prefix, `prefix_ns`: of the longest of them.
-/// Blocks without one in the last wave take all paths if that lasts no longer than giving every
-/// block one more run.
+/// With 2^nodes_log2 nodes a unit. `idle`: blocks without a run of the prefix in the last wave,
+/// `prefix_ns`: of the longest run. The idle ones take all paths if that lasts no longer than
+/// giving every block one more run.
 constexpr PathChoice path_choice_of(const PlanShape& shape, const PlanRequest* requests,
-                                    int32_t count, int32_t runs, int32_t prefix_ns,
+                                    int32_t count, int32_t idle, int32_t prefix_ns,
                                     int32_t nodes_log2) {
     int32_t entries = 0;
     int32_t most_nodes = 0;
     for (int32_t r = 0; r < count; ++r) {
-        entries += ceil_div(path_units(shape, requests[r].nodes, nodes_log2), entry_width(shape));
+        entries +=
+            ceil_shift(path_units(shape, requests[r].nodes, nodes_log2), entry_width_log2(shape));
         if (requests[r].nodes > most_nodes) most_nodes = requests[r].nodes;
     }
     if (entries == 0) return {nodes_log2, 0, 0};
     if (most_nodes > 1 << nodes_log2) most_nodes = 1 << nodes_log2;
-    const int32_t blocks = shape.multiprocessors;
-    const int32_t idle = (blocks - runs % blocks) % blocks;
+    const int32_t all = idle + shape.multiprocessors;
     const int32_t entry_ns = path_ns(shape, most_nodes);
-    const int64_t spread_ns = int64_t{ceil_div(entries, idle + blocks)} * entry_ns;
+    const int64_t spread_ns = int64_t{turns(entries, all)} * entry_ns;
     if (idle > 0) {
-        const int64_t idle_ns = int64_t{ceil_div(entries, idle)} * entry_ns - prefix_ns;
+        const int64_t idle_ns = int64_t{turns(entries, idle)} * entry_ns - prefix_ns;
         if (idle_ns <= spread_ns)
             return {nodes_log2, entries < idle ? entries : idle, idle_ns > 0 ? idle_ns : 0};
     }
-    return {nodes_log2, entries < idle + blocks ? entries : idle + blocks, spread_ns};
+    return {nodes_log2, entries < all ? entries : all, spread_ns};
 }
 
-/// As few units as take no longer than others.
+/// As few units as take no longer than others. `runs`: of the prefix.
 constexpr PathChoice plan_paths(const PlanShape& shape, const PlanRequest* requests, int32_t count,
                                 int32_t runs, int32_t prefix_ns) {
+    const int32_t blocks = shape.multiprocessors;
+    const int32_t idle = runs <= blocks ? blocks - runs : (blocks - runs % blocks) % blocks;
     int32_t log2 = shape.most_path_nodes_log2;
-    PathChoice best = path_choice_of(shape, requests, count, runs, prefix_ns, log2);
+    PathChoice best = path_choice_of(shape, requests, count, idle, prefix_ns, log2);
     while (--log2 >= 0) {
-        const PathChoice next = path_choice_of(shape, requests, count, runs, prefix_ns, log2);
+        const PathChoice next = path_choice_of(shape, requests, count, idle, prefix_ns, log2);
         if (next.ns < best.ns) best = next;
     }
     return best;
@@ -121,14 +123,19 @@ constexpr PathChoice plan_paths(const PlanShape& shape, const PlanRequest* reque
 
 inline constexpr int64_t kNeverNs = int64_t{1} << 50;
 
-/// Predicted time of a step; kNeverNs: more partials than there is room for.
-constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* requests, int32_t count,
-                               int32_t choice) {
+/// Of a cut: predicted time of the step, kNeverNs where there is no room for its partials, and how
+/// it would take the paths.
+struct Prediction {
+    int64_t ns;
+    PathChoice paths;
+};
+
+constexpr Prediction predict(const PlanShape& shape, const PlanRequest* requests, int32_t count,
+                             int32_t choice) {
     PlanCounts total{};
     int64_t partial_rows = 0;
     int64_t merged_rows = 0;
-    bool shared = false;
-    int32_t together = 2;
+    int32_t together_log2 = 1;
     for (int32_t r = 0; r < count; ++r) {
         const PlanRequest& request = requests[r];
         const PlanCounts counts = unit_counts(shape, request, choice);
@@ -138,12 +145,9 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
             partial_rows += rows * plan_splits(shape, request, choice);
             merged_rows += rows;
         }
-        if (plan_sharing(shape, request, choice) > 1) shared = true;
-        if (request.row_tiles % 2 != 0) together = 1;
+        if (request.row_tiles % 2 != 0) together_log2 = 0;
     }
-    if (total.partials > shape.partial_capacity) return kNeverNs;
-    if (shared && total.runs > shape.multiprocessors) return kNeverNs;
-    if (!shape.pairs || total.runs <= shape.multiprocessors) together = 1;
+    if (!shape.pairs || total.runs <= shape.multiprocessors) together_log2 = 0;
 
     WaveClock clock(shape.multiprocessors);
     int32_t prefix_ns = 0;
@@ -156,22 +160,25 @@ constexpr int64_t predicted_ns(const PlanShape& shape, const PlanRequest* reques
             if (ns > prefix_ns) prefix_ns = ns;
         } else {
             const int32_t parts = plan_parts(shape, request, choice);
-            const TileTime time = tile_time(shape, request, total.runs / together, together, 1);
-            clock.add(shape.kv_heads * request.row_tiles * parts / together,
+            const TileTime time =
+                tile_time(shape, request, total.runs >> together_log2, together_log2);
+            clock.add(shape.kv_heads * request.row_tiles * parts >> together_log2,
                       unit_ns(shape, time, ceil_div(request.tiles, parts)));
         }
     }
     int64_t ns = clock.ns();
+    PathChoice paths{};
     if (shape.deterministic) {
+        paths = plan_paths(shape, requests, count, total.runs, prefix_ns);
         // Of cuts that the paths outlast alike the one with the shortest runs.
-        ns += plan_paths(shape, requests, count, total.runs, prefix_ns).ns + prefix_ns / 256;
+        ns += paths.ns + prefix_ns / 256;
     }
     if (total.partials > 0) {
         const int64_t rows_ps =
             partial_rows * shape.costs.partial_row_ps + merged_rows * shape.costs.merged_row_ps;
         ns += shape.costs.combine_ns + rows_ps / 1000;
     }
-    return ns;
+    return {total.partials > shape.partial_capacity ? kNeverNs : ns, paths};
 }
 
 /// What plan_splits() takes: chunk length that cuts the request with the most tiles into about
@@ -181,13 +188,14 @@ constexpr int32_t plan_choice(const PlanShape& shape, int32_t most_tiles, int32_
     return most_tiles > parts ? ceil_div(most_tiles, parts) : 1;
 }
 
-/// The candidate `parts` of least score is chosen, of several the one with the fewest parts.
-constexpr int64_t plan_score(const PlanShape& shape, const PlanRequest* requests, int32_t count,
-                             int32_t most_tiles, int32_t parts) {
-    if (parts > 1 && parts > (shape.splits > 0 ? shape.splits : most_tiles)) return kNeverNs;
-    const int64_t ns = predicted_ns(shape, requests, count, plan_choice(shape, most_tiles, parts));
-    // Forced: as many parts as there is room for.
-    return shape.splits > 0 && ns < kNeverNs ? kMostSplits - parts : ns;
+/// Of the candidate `parts`; the one of least ns is chosen, of several the one with the fewest
+/// parts. Where splits are forced ns only says that more parts are better, while there is room.
+constexpr Prediction plan_candidate(const PlanShape& shape, const PlanRequest* requests,
+                                    int32_t count, int32_t most_tiles, int32_t parts) {
+    if (parts > 1 && parts > (shape.splits > 0 ? shape.splits : most_tiles)) return {kNeverNs, {}};
+    Prediction of = predict(shape, requests, count, plan_choice(shape, most_tiles, parts));
+    if (shape.splits > 0 && of.ns < kNeverNs) of.ns = kMostSplits - parts;
+    return of;
 }
 
 }  // namespace kd

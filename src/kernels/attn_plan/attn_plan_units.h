@@ -11,7 +11,6 @@ namespace kd {
 constexpr WorkUnit request_unit(const PlanRequest& request, int32_t r) {
     return {.request = r,
             .kv_head = 0,
-            .columns = UnitColumns::all,
             .row_begin = 0,
             .rows = 0,
             .key_begin = 0,
@@ -31,8 +30,9 @@ constexpr WorkUnit request_unit(const PlanRequest& request, int32_t r) {
 constexpr WorkUnit row_tile_unit(const PlanShape& shape, const PlanRequest& request, int32_t r,
                                  int32_t index) {
     WorkUnit unit = request_unit(request, r);
-    unit.kv_head = static_cast<int16_t>(index / request.row_tiles);
-    unit.row_begin = index % request.row_tiles * kTileRows;
+    const int32_t kv_head = index < request.row_tiles ? 0 : index / request.row_tiles;
+    unit.kv_head = kv_head;
+    unit.row_begin = (index - kv_head * request.row_tiles) * kTileRows;
     const int32_t rows = request.nodes * shape.group - unit.row_begin;
     unit.rows = rows < kTileRows ? rows : kTileRows;
     return unit;
@@ -111,33 +111,30 @@ constexpr void plan_prefix_run(const PlanShape& shape, const PlanRequest& reques
     const int32_t splits = plan_splits(shape, request, choice);
     const int32_t entries = plan_entries(shape, request, choice);
     const int32_t parts = plan_parts(shape, request, choice);
-    const int32_t tiles = entry_tiles(shape, request);
-    const int32_t segments = entry_segments(shape, request);
-    // Blocks that share segments are neighbours.
-    const int32_t sharing = plan_sharing(shape, request, choice);
-    const int32_t lanes = sharing * shape.kv_heads * request.row_tiles / tiles;
-    const int32_t lane = index % lanes;
-    const int32_t column = lane / sharing;
-    const int32_t begin = rising_begin(index / lanes, parts / sharing, entries);
-    const int32_t count = rising_begin(index / lanes + 1, parts / sharing, entries) - begin;
-    const int32_t entries_before = first.entries + begin * lanes + lane * count;
+    const int32_t tiles_log2 = entry_tiles_log2(shape, request);
+    const int32_t segments_log2 = entry_segments_log2(shape, request);
+    const int32_t columns = shape.kv_heads * request.row_tiles >> tiles_log2;
+    const int32_t part = index / columns;
+    const int32_t column = index - part * columns;
+    const int32_t begin = rising_begin(part, parts, entries);
+    const int32_t end = rising_begin(part + 1, parts, entries);
+    const int32_t entries_before = first.entries + begin * columns + column * (end - begin);
     const int32_t number = first.runs + index;
     const RunPlace place = {.runs = runs,
                             .number = number,
                             .others = runs + entries_before - number,
-                            .entries = count,
+                            .entries = end - begin,
                             .width = entry_width(shape)};
-    for (int32_t i = 0; i < count; ++i) {
+    for (int32_t i = begin; i < end; ++i) {
         WorkUnit unit{};
         for (int32_t side = 0; side < place.width; ++side) {
-            const int32_t tile = column * tiles + (tiles > 1 ? side : 0);
-            const int32_t split = (begin + i) * segments + (segments > 1 ? side : 0);
-            unit = side < tiles * segments && split < splits
+            const int32_t tile = (column << tiles_log2) + (tiles_log2 > 0 ? side : 0);
+            const int32_t split = (i << segments_log2) + (segments_log2 > 0 ? side : 0);
+            unit = side >> (tiles_log2 + segments_log2) == 0 && split < splits
                        ? plan_segment_unit(shape, request, r, first.partials, splits, tile, split)
                        : empty_unit(unit);
-            if (sharing > 1) unit.columns = lane % 2 == 0 ? UnitColumns::low : UnitColumns::high;
-            unit.next = place.after(i, shape.multiprocessors);
-            store(place.at(i) + side, unit);
+            unit.next = place.after(i - begin, shape.multiprocessors);
+            store(place.at(i - begin) + side, unit);
         }
     }
 }
@@ -166,7 +163,7 @@ constexpr WorkUnit plan_path_unit(const PlanShape& shape, const PlanRequest& req
     WorkUnit unit = request_unit(request, r);
     unit.path_node = nodes.first;
     if (nodes.count <= 0) return unit;
-    unit.kv_head = static_cast<int16_t>(index / blocks % shape.kv_heads);
+    unit.kv_head = index / blocks % shape.kv_heads;
     unit.row_begin = nodes.first * shape.group + row;
     unit.rows = rows < kTileRows ? rows : kTileRows;
     unit.key_end = (nodes.count - 1) * shape.path_keys + position + 1 -

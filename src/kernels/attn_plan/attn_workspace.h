@@ -19,16 +19,10 @@ constexpr int32_t most_row_tiles(const kdt_attn_shape& shape, int32_t requests, 
     return shape.kv_heads * ((max_nodes * group + (kTileRows - 1) * filled) / kTileRows);
 }
 
-/// Row tiles of a node in deterministic mode, over all K/V heads.
-constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
-    return shape.kv_heads * ceil_div(shape.heads / shape.kv_heads, kTileRows);
-}
-
 /// Deterministic mode: prefix segments of one request, of both lengths, at most.
 constexpr int32_t most_segments(const kdt_attn_shape& shape, int32_t max_context) {
     const int32_t tiles = ceil_div(max_context, least_tile_keys(shape));
-    const SegmentLevels levels = attn_segment_levels(shape, AttnEngine::wgmma_sm90);
-    const int32_t most = row_segments(node_tiles(shape)) * levels.level[3].sixteenths / 16;
+    const int32_t most = attn_segment_levels(shape, AttnEngine::wgmma_sm90).level[3].segments;
     return 2 * (tiles < most ? tiles : most);
 }
 
@@ -44,8 +38,7 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
         workspace.partial_capacity =
             row_tiles * most_segments(shape, max_context) + max_nodes * node_tiles(shape);
         // Where the list is of pairs, one a row tile and one of a request's paths may be half
-        // empty, or, where all have blocks of their own, every one. Units that share a segment
-        // have.
+        // empty, or, where all have blocks of their own, every one.
         workspace.unit_capacity =
             workspace.partial_capacity + row_tiles + requests + multiprocessors;
         workspace.merge_item_capacity = rows;  // one a row at worst
@@ -101,7 +94,6 @@ constexpr PlanShape plan_shape(const kdt_attn_shape& shape, const AttnWorkspace&
             .multiprocessors = multiprocessors,
             .tile_keys = attn_tile_keys(shape, engine),
             .segment_levels = attn_segment_levels(shape, engine),
-            .shares = attn_shares(shape, engine),
             .pairs = attn_takes_pairs(shape, engine),
             .path_keys = attn_path_keys(shape),
             .most_path_nodes_log2 = most_path_nodes_log2(shape, engine),

@@ -15,6 +15,7 @@
 // P has two places, so that nobody asks whether the last one is free.
 #pragma once
 
+#include "kernels/attn_plan/quad_layout.h"
 #include "kernels/attn_verify_mla/wgmma/bf16_scores.cuh"
 
 namespace kd::mla_wgmma {
@@ -30,9 +31,23 @@ __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shar
     const FirstSlots<kKeys, 3> first(p.workspace, thread);
     const uint64_t policy = ptx::evict_first_policy();
     TileWalk<kKeys> walk(p);
-    TileRow now = look_up(walk, thread, &first.slot[0]);
-    TileRow next = look_up(walk, thread, &first.slot[1]);
-    TileRow later = look_up(walk, thread, &first.slot[2]);
+    uint32_t units = 1;  // that the walk has seen
+    const auto following = [&](const int32_t* first_slot = nullptr) {
+        const int32_t before = walk.unit_index;
+        const TileRow row = look_up(walk, thread, first_slot);
+        if (walk.unit_index == before || !walk.valid()) return row;
+        if (thread < 4)
+            ptx::copy_async_16(
+                shared + unit_place(units) + thread * 16,
+                reinterpret_cast<const std::byte*>(p.workspace.units + walk.unit_index) +
+                    thread * 16,
+                true);
+        ++units;
+        return row;
+    };
+    TileRow now = following(&first.slot[0]);
+    TileRow next = following(&first.slot[1]);
+    TileRow later = following(&first.slot[2]);
     uint32_t tile = 0;
     for (; now.live; ++tile) {
         const int32_t lane_slot = now.slot(p.batch.page_shift);
@@ -57,7 +72,7 @@ __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shar
         ptx::mbarrier_arrive_on_copies(shared + kBarrierFull + 8 * stage);
         now = next;
         next = later;
-        later = look_up(walk, thread);
+        later = following();
     }
     if (tile == 1) ptx::named_barrier_sync(kQueryBarrier, 256);  // somebody has arrived
 }
@@ -71,6 +86,7 @@ struct ScoreRole {
     uint64_t query;  // descriptors of Q in shared memory and of the tile's keys
     uint64_t keys;
     int32_t thread;
+    const std::byte* memory;
     float* row_scale;
     float* row_inverse;
     int32_t* rescale_flag;
@@ -80,16 +96,17 @@ struct ScoreRole {
     RingPlace place;
     uint32_t published = 0;  // tiles
 
-    __device__ ScoreRole(const AttnVerifyMlaParams& params, std::byte* memory, uint32_t address,
-                         int32_t of_role)
+    __device__ ScoreRole(const AttnVerifyMlaParams& params, std::byte* shared_memory,
+                         uint32_t address, int32_t of_role)
         : p(params),
           shared(address),
           query(wgmma::k_major(__shfl_sync(0xffffffff, address + kQ, 0))),
           keys(wgmma::k_major(__shfl_sync(0xffffffff, address + kKv, 0))),
           thread(of_role),
-          row_scale(reinterpret_cast<float*>(memory + kRowScale)),
-          row_inverse(reinterpret_cast<float*>(memory + kRowInverse)),
-          rescale_flag(reinterpret_cast<int32_t*>(memory + kRescaleFlag)),
+          memory(shared_memory),
+          row_scale(reinterpret_cast<float*>(shared_memory + kRowScale)),
+          row_inverse(reinterpret_cast<float*>(shared_memory + kRowInverse)),
+          rescale_flag(reinterpret_cast<int32_t*>(shared_memory + kRescaleFlag)),
           to_log2(score_factor(params, params.scale)) {
         // Lane l addresses row l % 8 of matrix l / 8: rows 0-7 and 8-15 of the first 8 keys, then
         // of the next 8.
@@ -184,9 +201,8 @@ struct ScoreRole {
         ++published;
     }
 
-    __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const QueryRegisters& q,
-                                               RowState (&rows)[2]) {
-        const SeenKeys seen(p, unit, row());
+    __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const SeenKeys& seen,
+                                               const QueryRegisters& q, RowState (&rows)[2]) {
         // Tensor cores serve whoever asks, and accumulation asks for more: started beside the next
         // scores it would hold them up. So a tile's P is handed over when most of those are under
         // way, if their keys are there.
@@ -224,16 +240,18 @@ struct ScoreRole {
 
     __device__ __forceinline__ void finish(const WorkUnit& unit, uint32_t unit_parity,
                                            const RowState (&rows)[2]) const {
-#pragma unroll
-        for (int32_t half = 0; half < 2; ++half) {
-            const float sum = quad_sum(rows[half].sum);
-            if (thread % 4 != 0) continue;
-            row_inverse[unit_parity * 64 + row() + 8 * half] = sum == 0.0f ? 0.0f : 1.0f / sum;
-            if (unit.columns == UnitColumns::high) continue;  // the other half stores it
-            store_lse(p, unit, row() + 8 * half, row_lse(rows[half].maximum, sum));
+        const float sum[2] = {quad_sum(rows[0].sum), quad_sum(rows[1].sum)};
+        float* const inverse = row_inverse + unit_parity * 64 + row();
+        if (thread % 4 == 0) {
+            inverse[0] = sum[0] == 0.0f ? 0.0f : 1.0f / sum[0];
+            inverse[8] = sum[1] == 0.0f ? 0.0f : 1.0f / sum[1];
         }
         __syncwarp();
         ptx::mbarrier_arrive_warp(shared + kBarrierFinal + 8 * unit_parity, thread % 32);
+        if (thread % 4 == 0) {
+            store_lse(p, unit, row(), row_lse(rows[0].maximum, sum[0]));
+            store_lse(p, unit, row() + 8, row_lse(rows[1].maximum, sum[1]));
+        }
     }
 
     __device__ __forceinline__ void run() {
@@ -248,44 +266,62 @@ struct ScoreRole {
         if (index >= units) return;
         QueryRegisters q;
         load_q(sources, shared, thread, q, [] { ptx::named_barrier_arrive(kQueryBarrier, 256); });
-        for (uint32_t unit_parity = 0;; unit_parity ^= 1) {
+        SeenKeys seen(p, unit, row());
+        for (uint32_t unit_count = 0;;) {
             RowState rows[2];
-            unit_tiles(unit, q, rows);
-            finish(unit, unit_parity, rows);
+            unit_tiles(unit, seen, q, rows);
+            finish(unit, unit_count & 1, rows);
             index = next_unit(unit, index);
             if (index >= units) return;
-            const int32_t row = unit.first_node * p.heads + unit.row_begin;
+            const int32_t first = unit.first_node * p.heads + unit.row_begin;
             const int32_t row_count = unit.rows;
-            unit = p.workspace.units[index];
-            if (unit.first_node * p.heads + unit.row_begin == row && unit.rows == row_count)
+            ptx::mbarrier_wait(full(), place.parity);
+            unit = *reinterpret_cast<const WorkUnit*>(memory + unit_place(++unit_count));
+            if (unit.first_node * p.heads + unit.row_begin == first && unit.rows == row_count)
                 continue;
             // All four warps are through with the Q of the unit before.
             ptx::named_barrier_sync(kScoreBarrier, 128);
             load_q(QuerySources(p, unit, thread), shared, thread, q, [] {});
+            seen = SeenKeys(p, unit, row());
         }
     }
 };
 
 // ---- accumulate -------------------------------------------------------------------------------
 
-/// What an accumulating warpgroup has of the latent: 256 values, or 128 where two blocks share the
-/// unit. `chunk`: of 64 values, the first.
-struct LatentPart {
-    bool wide;
-    int32_t chunk;
+/// Normalises a warp's 16 rows of O and stores them as a partial, straight from registers, as
+/// quad_layout.h says. `thread`: of the warpgroup; `half`: of the latent.
+__device__ __forceinline__ void store_partial(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                                              int32_t thread, int32_t half,
+                                              const float (&inverse)[2], const float (&o)[2][64]) {
+    const int32_t lane = thread % 32;
+    const int32_t row = thread / 32 * 16 + lane / 4;  // and row + 8
+    auto* const to = static_cast<uint16_t*>(p.workspace.partial_out) +
+                     int64_t{unit.partial} * kTileRows * kMlaLatent +
+                     quad_values_at(row, half * 8, lane % 4);
+#pragma unroll
+    for (int32_t group = 0; group < 8; ++group) {  // of 32 columns
+#pragma unroll
+        for (int32_t r = 0; r < 2; ++r) {
+            uint32_t words[4];
+#pragma unroll
+            for (int32_t i = 0; i < 4; ++i) {
+                const float* const d = &o[group / 4][group % 4 * 16 + i * 4 + 2 * r];
+                words[i] = ptx::pack_bf16(d[0] * inverse[r], d[1] * inverse[r]);
+            }
+            if (row + 8 * r < unit.rows)
+                *reinterpret_cast<uint4*>(to + quad_values_at(8 * r, group, 0)) =
+                    make_uint4(words[0], words[1], words[2], words[3]);
+        }
+    }
+}
 
-    __device__ LatentPart(const WorkUnit& unit, int32_t half)
-        : wide(unit.columns == UnitColumns::all),
-          chunk((wide ? 4 : 2) * half + (unit.columns == UnitColumns::high ? 4 : 0)) {}
-};
-
-/// Normalises a warp's 16 rows of O and stores them, by way of its own part of shared memory, 32
-/// columns at a time. No stage of the ring is taken for it: the next unit's tiles come meanwhile.
-/// `thread`: of the warpgroup.
+/// Normalises a warp's 16 rows of O and stores them as the output, by way of its own part of shared
+/// memory, 32 columns at a time. No stage of the ring is taken for it: the next unit's tiles come
+/// meanwhile. `thread`: of the warpgroup.
 __device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const WorkUnit& unit,
                                           uint32_t shared, int32_t thread, int32_t half,
-                                          const LatentPart& part, const float (&inverse)[2],
-                                          const float (&o)[2][64]) {
+                                          const float (&inverse)[2], const float (&o)[2][64]) {
     const int32_t lane = thread % 32;
     const uint32_t memory = shared + kOut + (half * 4 + thread / 32) * kOutBytes;
     // 64 bytes a row; the 16-byte units of rows 2 i and 2 i + 1 lie in order i.
@@ -294,15 +330,12 @@ __device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const Wo
     };
     const uint32_t to[2] = {place(lane % 16, lane / 16), place(lane % 16, 2 + lane / 16)};
     const uint32_t from[2] = {place(lane / 4, lane % 4), place(8 + lane / 4, lane % 4)};
-    const int64_t first_row = unit.partial >= 0
-                                  ? int64_t{unit.partial} * kTileRows
-                                  : int64_t{unit.first_node} * p.heads + unit.row_begin;
+    const int64_t first_row = int64_t{unit.first_node} * p.heads + unit.row_begin;
     const int32_t row = thread / 32 * 16 + lane / 4;  // and row + 8
-    auto* const out = static_cast<std::byte*>(unit.partial >= 0 ? p.workspace.partial_out : p.out) +
-                      2 * ((first_row + row) * kMlaLatent + part.chunk * 64) + lane % 4 * 16;
+    auto* const out = static_cast<std::byte*>(p.out) +
+                      2 * ((first_row + row) * kMlaLatent + half * 256) + lane % 4 * 16;
 #pragma unroll
     for (int32_t piece = 0; piece < 8; ++piece) {
-        const int32_t rows = piece < 4 || part.wide ? unit.rows : 0;
 #pragma unroll
         for (int32_t i = 0; i < 2; ++i) {  // 16 columns
             const float* const d = &o[piece / 4][piece % 4 * 16 + i * 8];
@@ -313,31 +346,30 @@ __device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const Wo
         }
         __syncwarp();
         const uint4 values[2] = {ptx::load_shared_128(from[0]), ptx::load_shared_128(from[1])};
-        if (row < rows) *reinterpret_cast<uint4*>(out + piece * 64) = values[0];
-        if (row + 8 < rows)
+        if (row < unit.rows) *reinterpret_cast<uint4*>(out + piece * 64) = values[0];
+        if (row + 8 < unit.rows)
             *reinterpret_cast<uint4*>(out + 8 * 2 * kMlaLatent + piece * 64) = values[1];
         __syncwarp();  // before the next piece is written
     }
 }
 
-/// O += P V of a tile, its first kWidth times 128 columns; `more` false: O = P V.
-template <int32_t kWidth>
+/// O += P V of a tile; `more` false: O = P V.
 __device__ __forceinline__ void add_products(uint64_t p_tile, uint64_t v_tile, bool more,
                                              float (&o)[2][64]) {
 #pragma unroll
-    for (int32_t i = 0; i < kWidth; ++i) wgmma::touch(o[i]);
+    for (auto& of_columns : o) wgmma::touch(of_columns);
     wgmma::fence();
 #pragma unroll
     for (int32_t step = 0; step < kKeys / 16; ++step) {
 #pragma unroll
-        for (int32_t i = 0; i < kWidth; ++i)
+        for (int32_t i = 0; i < 2; ++i)
             wgmma::ss_n128_bt(o[i], p_tile + step * 2,
                               v_tile + i * 2 * (kChunkBytes >> 4) + step * 128, more || step > 0);
     }
     wgmma::commit();
     wgmma::wait<0>();
 #pragma unroll
-    for (int32_t i = 0; i < kWidth; ++i) wgmma::touch(o[i]);
+    for (auto& of_columns : o) wgmma::touch(of_columns);
 }
 
 __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const std::byte* memory,
@@ -349,7 +381,9 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     const float* const row_inverse = reinterpret_cast<const float*>(memory + kRowInverse);
     const int32_t* const rescale_flag = reinterpret_cast<const int32_t*>(memory + kRescaleFlag);
     const uint64_t p_tile = wgmma::k_major(__shfl_sync(0xffffffff, shared + kP, 0));
-    uint64_t tile = wgmma::mn_major(__shfl_sync(0xffffffff, shared + kKv, 0), kChunkBytes);
+    // Of its half of the latent, 4 chunks.
+    uint64_t tile = wgmma::mn_major(
+        __shfl_sync(0xffffffff, shared + kKv + half * 4 * kChunkBytes, 0), kChunkBytes);
 
     WorkUnit unit = p.workspace.units[blockIdx.x];
     const int32_t units = p.workspace.header->units;
@@ -359,10 +393,11 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
     uint32_t unit_count = 0;
     for (int32_t index = first_unit(p.workspace); index < units;
          index = next_unit(unit, index), ++unit_count) {
-        if (index != blockIdx.x) unit = p.workspace.units[index];
+        if (unit_count > 0) {
+            ptx::mbarrier_wait(shared + kBarrierFull + 8 * place.stage, place.parity);
+            unit = *reinterpret_cast<const WorkUnit*>(memory + unit_place(unit_count));
+        }
         const uint32_t unit_parity = unit_count & 1;
-        const LatentPart part(unit, half);
-        const int32_t chunk = __shfl_sync(0xffffffff, part.chunk, 0);
         float o[2][64];  // 128 columns each: one product cannot have 256 in a block of 512 threads
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys) {
             const bool first = key == unit.key_begin;
@@ -378,11 +413,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
                 for (int32_t i = 0; i < 128; ++i) o[i / 64][i % 64] *= factor[i >> 1 & 1];
             }
             const uint64_t p_now = p_tile + buffer * (kPBytes >> 4);
-            const uint64_t v_now = tile + chunk * (kChunkBytes >> 4);
-            if (part.wide)
-                add_products<2>(p_now, v_now, !first, o);
-            else
-                add_products<1>(p_now, v_now, !first, o);
+            add_products(p_now, tile, !first, o);
             ptx::mbarrier_arrive_warp(shared + kBarrierEmpty + 8 * place.stage, lane);
             place.next(tile);
         }
@@ -390,7 +421,10 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
         const float inverse[2] = {
             *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row),
             *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row + 8)};
-        if (warp * 16 < unit.rows) store_out(p, unit, shared, thread, half, part, inverse, o);
+        if (unit.partial >= 0)
+            store_partial(p, unit, thread, half, inverse, o);
+        else if (warp * 16 < unit.rows)
+            store_out(p, unit, shared, thread, half, inverse, o);
         __syncwarp();
     }
 }

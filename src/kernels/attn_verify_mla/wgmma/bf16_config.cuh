@@ -32,16 +32,25 @@ inline constexpr int32_t kBarrierPFull = kBarrierEmpty + 8 * kStages;  // [2] 4 
 // [2] by unit parity, 4 warps: the score warpgroup may be a unit ahead
 inline constexpr int32_t kBarrierFinal = kBarrierPFull + 2 * 8;
 inline constexpr int32_t kTailMask = kBarrierFinal + 2 * 8;  // uint64 [64][2], ancestors of rows
-// A unit's results pass through shared memory, of each accumulating warp's 16 rows 32 columns at a
+// The output passes through shared memory, of each accumulating warp's 16 rows 32 columns at a
 // time.
 inline constexpr int32_t kOut = (kTailMask + 64 * 16 + 127) / 128 * 128;
 inline constexpr int32_t kOutBytes = 16 * 64;
-inline constexpr int32_t kSharedBytes = kOut + 8 * kOutBytes;
+// The block's units, by number: loads put them there, or each role would wait for L2 at the end of
+// a unit. As many as the look-ups can be ahead of the accumulation, in tiles, and one.
+inline constexpr int32_t kUnits = kOut + 8 * kOutBytes;
+inline constexpr int32_t kUnitPlaces = 8;
+static_assert(kUnitPlaces > 2 * kStages + 1);
+inline constexpr int32_t kSharedBytes = kUnits + kUnitPlaces * sizeof(WorkUnit);
 inline constexpr int32_t kSharedRequestBytes = kSharedBytes + 1024;  // for the alignment
 static_assert(kSharedRequestBytes <= 232448);
 static_assert(kChunkBytes % 1024 == 0 && kKeys % 16 == 0);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+__device__ __forceinline__ constexpr int32_t unit_place(uint32_t number) {
+    return kUnits + static_cast<int32_t>(number % kUnitPlaces * sizeof(WorkUnit));
+}
+
 /// Where a role is in the ring: which stage, which phase. Counted, not computed from the number of
 /// tiles: what a tile begins with is waited for.
 struct RingPlace {

@@ -55,18 +55,17 @@ __device__ __forceinline__ void mask_tail(uint32_t masks, const WorkUnit& unit, 
     }
 }
 
-/// Deterministic mode: which keys of a unit this thread's two rows see.
+/// Deterministic mode: which keys this thread's two rows see of units that have these rows.
 struct SeenKeys {
     int32_t depth[2] = {};  // in flight until a tile is masked
-    int32_t begin[2] = {};  // of a path unit: where the row's own path begins
+    int32_t node[2] = {};
 
     __device__ SeenKeys(const AttnVerifyMlaParams& p, const WorkUnit& unit, int32_t row) {
         if (unit.is_fast()) return;
 #pragma unroll
         for (int32_t half = 0; half < 2; ++half) {
-            const int32_t node = (unit.row_begin + min(row + 8 * half, unit.rows - 1)) / p.heads;
-            depth[half] = p.batch.depth[unit.first_node + node];
-            if (unit.path_node >= 0) begin[half] = (node - unit.path_node) * p.batch.path_keys;
+            node[half] = (unit.row_begin + min(row + 8 * half, unit.rows - 1)) / p.heads;
+            depth[half] = p.batch.depth[unit.first_node + node[half]];
         }
     }
 
@@ -78,13 +77,16 @@ struct SeenKeys {
         for (int32_t half = 0; half < 2; ++half) {
             const int32_t position = unit.context + depth[half];
             const int32_t boundary = path_boundary(position, p.batch.max_depth);
-            const int32_t end = unit.path_node >= 0 ? begin[half] + position + 1 - boundary
-                                                    : min(boundary, unit.key_end);
+            // Of a path unit: where the row's own path begins.
+            const int32_t begin =
+                unit.path_node >= 0 ? (node[half] - unit.path_node) * p.batch.path_keys : 0;
+            const int32_t end =
+                unit.path_node >= 0 ? begin + position + 1 - boundary : min(boundary, unit.key_end);
 #pragma unroll
             for (int32_t i = 0; i < kKeys / 2; ++i) {
                 if ((i >> 1 & 1) != half) continue;
                 const int32_t column = i / 4 * 8 + i % 2;
-                if (column < begin[half] - own || column >= end - own) s[i] = -INFINITY;
+                if (column < begin - own || column >= end - own) s[i] = -INFINITY;
             }
         }
     }
