@@ -226,11 +226,18 @@ void add_few_rows(std::vector<AttnVerifyMlaCase>& cases) {
         steps.splits = 0;
         steps.reduced = false;
         cases.push_back(steps);
-        // More units than blocks: 8 and 16 rows by turns, and the same rows again.
+        // More units than blocks: 8 and 16 rows by turns, and the same rows again; first 16 rows
+        // before 8 in a block, then 8 before 16, then 8 before 64.
         steps.name = std::string("few_rows_many_units_") + kFormatNames[f];
         steps.step.requests = {
             {9000, 2, random, heavy}, {9100, 1, chain, light}, {9200, 1, chain, heavy}};
         steps.splits = 100;
+        cases.push_back(steps);
+        steps.name = std::string("few_rows_then_16_") + kFormatNames[f];
+        steps.step.requests = {{9000, 1, chain, heavy}, {9100, 2, random, heavy}};
+        cases.push_back(steps);
+        steps.name = std::string("few_rows_then_64_") + kFormatNames[f];
+        steps.step.requests = {{9000, 1, chain, heavy}, {9100, 8, random, heavy}};
         cases.push_back(steps);
     }
 }

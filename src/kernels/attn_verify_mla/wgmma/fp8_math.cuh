@@ -488,6 +488,10 @@ __device__ __forceinline__ void math_fp8(const AttnVerifyMlaParams& p, WorkUnit 
         index = next_unit(done, index);
         if (index >= static_cast<int32_t>(ptx::load_shared_32(shared + Plan::kUnits))) break;
         unit = p.workspace.units[index];
+        // The Q of more rows takes the place of the P of few, which the others may still multiply.
+        // Otherwise the next unit's first meeting comes before anything of this one is overwritten.
+        if (done.rows <= kFewRows && unit.rows > kFewRows)
+            ptx::named_barrier_sync(kMathBarrier, kFp8MathThreads);
         same_rows = unit.first_node * p.heads + unit.row_begin ==
                         done.first_node * p.heads + done.row_begin &&
                     unit.rows == done.rows;
