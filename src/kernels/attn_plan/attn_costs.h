@@ -169,8 +169,7 @@ constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEng
         return SegmentLevel{most_tiles, segments > 1 ? segments : 1, least_tiles};
     };
     const SegmentLevel all = level(INT32_MAX, 16);
-    if (is_mla_wgmma_bf16(shape, engine))
-        return {{level(1, 4), level(2, 6, 2), level(16, 8, 3), all}};
+    if (is_mla_wgmma_bf16(shape, engine)) return {{level(3, 4), level(16, 8, 3), all, all}};
     if (shape.kind == KDT_ATTN_MLA) return {{level(7, 8), all, all, all}};
     if (!attn_takes_pairs(shape, engine)) return {{all, all, all, all}};
     const SegmentLevel last = shape.kv_format == KDT_KV_BF16 ? all : level(INT32_MAX, 32);
