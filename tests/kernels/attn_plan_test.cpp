@@ -470,7 +470,7 @@ TEST(AttnPlan, DeterministicRecipeAroundASegmentLengthChange) {
         int32_t segments;
         int32_t then;
     } changes[] = {{1536, 32, 17},     // of one tile of 48 keys, of two
-                   {4608, 48, 33},     // of two, of three
+                   {3072, 32, 22},     // of two, of three
                    {9216, 64, 49},     // of three, of four
                    {49152, 64, 114}};  // of 16, of nine: no longer half as many
     for (const auto& change : changes) {
