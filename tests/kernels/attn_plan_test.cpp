@@ -524,6 +524,17 @@ TEST(AttnPlan, DeterministicRunsFillTheDevice) {
     EXPECT_EQ(busiest(32, 16384), two);  // 57 segments
 }
 
+TEST(AttnPlan, DeterministicPathsWithoutPrefixTakeOneWave) {
+    Step step;
+    step.shape = mla_shape(8);
+    step.shape.mode = KDT_ATTN_DETERMINISTIC;
+    step.shape.max_depth = 16;
+    for (int32_t r = 0; r < 64; ++r) step.add(0, std::vector<int32_t>(8, 0));
+    step.make_plan();
+    EXPECT_EQ(step.plan.units.size(), 128u);  // of four nodes; of two they would take two waves
+    expect_within_capacity(step);
+}
+
 TEST(AttnPlan, DeterministicPairs) {
     const struct {
         int32_t context, nodes;

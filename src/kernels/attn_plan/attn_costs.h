@@ -63,9 +63,9 @@ inline constexpr int32_t kFillTiles = 3;
 /// (MLA), 8 nodes (GQA), H200.
 inline constexpr double kSegmentUs = 1.0;
 inline constexpr double kPathUs = 5.0;
-/// A key tile of a path unit in MLA: paths of 8 nodes in one unit end 2.8 us after segments of 6
-/// tiles, of 4 nodes 0.8 us after segments of 3 (32k and 16k keys, H200); with 1.75 and 64 nodes at
-/// 4k keys they would be spread over a wave of their own, 29.1 us instead of 26.9.
+/// A key tile of a path unit in bf16 MLA on sm_90a: paths of 8 nodes in one unit end 2.8 us after
+/// segments of 6 tiles, of 4 nodes 0.8 us after segments of 3 (32k and 16k keys, H200); with 1.75
+/// and 64 nodes at 4k keys they would be spread over a wave of their own, 29.1 us instead of 26.9.
 inline constexpr double kMlaPathTileUs = 1.65;
 /// The same of a pair of path units, and a key tile of both: 4k keys, 32 / 8 heads of 128, 16 nodes
 /// in units of 2 to 16. In each tile some row sees its first key, which makes it slow.
@@ -208,14 +208,16 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
                                                                           : kPairTileFp8;
     const double tile_us = by_rate * tile_flops / rates.flops_per_us;
     const double tile_bytes = 1.0 * tile_keys * attn_token_bytes(shape);
+    const double path_tile_us = pairs                              ? kPathPairTileUs
+                                : shape.kind == KDT_ATTN_GQA       ? kPathTileUs
+                                : is_mla_wgmma_bf16(shape, engine) ? kMlaPathTileUs
+                                                                   : tile_us;
     return {
         .unit_ns = static_cast<int32_t>(1e3 * rates.unit_us),
         .segment_ns = static_cast<int32_t>(
             1e3 * (attn_keeps_query(shape, engine) ? kSegmentUs : rates.unit_us)),
         .path_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairUs : kPathUs)),
-        .path_tile_ns = static_cast<int32_t>(1e3 * (pairs                        ? kPathPairTileUs
-                                                    : shape.kind == KDT_ATTN_GQA ? kPathTileUs
-                                                                                 : kMlaPathTileUs)),
+        .path_tile_ns = static_cast<int32_t>(1e3 * path_tile_us),
         .tile_compute_ns = static_cast<int32_t>(1e3 * tile_us),
         .tile_memory_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.bytes_per_us),
         .tile_lone_ns = static_cast<int32_t>(1e3 * tile_bytes / rates.lone_bytes_per_us),

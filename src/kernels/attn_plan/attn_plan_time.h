@@ -111,7 +111,8 @@ constexpr PathChoice path_choice_of(const PlanShape& shape, const PlanRequest* r
 constexpr PathChoice plan_paths(const PlanShape& shape, const PlanRequest* requests, int32_t count,
                                 int32_t runs, int32_t prefix_ns) {
     const int32_t blocks = shape.multiprocessors;
-    const int32_t idle = runs <= blocks ? blocks - runs : (blocks - runs % blocks) % blocks;
+    const int32_t idle =
+        runs > 0 && runs <= blocks ? blocks - runs : (blocks - runs % blocks) % blocks;
     int32_t log2 = shape.most_path_nodes_log2;
     PathChoice best = path_choice_of(shape, requests, count, idle, prefix_ns, log2);
     while (--log2 >= 0) {
