@@ -300,6 +300,15 @@ void add_many_units(std::vector<AttnVerifyMlaCase>& cases) {
         test.reduced = true;
         cases.push_back(test);
     }
+    // 1,408 units of a tile or two: each of 132 blocks takes ten, so that a ring of units goes
+    // round, too.
+    AttnVerifyMlaCase units;
+    units.name = "many_short_units";
+    units.heads = 128;
+    for (int32_t r = 0; r < 64; ++r) units.step.requests.push_back({r % 40, 11, chain, heavy});
+    units.step.seed = 163;
+    units.splits = 1;
+    cases.push_back(units);
 }
 
 }  // namespace
