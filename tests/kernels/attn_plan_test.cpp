@@ -396,7 +396,7 @@ void expect_deterministic_recipes(const Step& step, PlanRandom& random) {
     std::map<int32_t, WorkUnit> unit_of_partial;
     for (const WorkUnit& unit : step.plan.units) {
         if (unit.key_begin == unit.key_end) continue;
-        unit_of_partial.emplace(unit.partial, unit);
+        EXPECT_TRUE(unit_of_partial.emplace(unit.partial, unit).second) << unit.partial;
     }
     for (int32_t r = 0; r < step.requests(); ++r) {
         for (int32_t node = 0; node < step.nodes(r); ++node) {

@@ -7,6 +7,7 @@
 #include "kernels/attn_plan/quad_layout.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/node_of_row.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace kd {
@@ -22,7 +23,6 @@ constexpr int32_t kThreads = kMergeTeams * kLanes;
 /// for them, because a multiprocessor reads no more than some 64 bytes a nanosecond.
 template <int32_t kDim>
 constexpr int32_t kBlocksAtOnce = kDim == 512 ? 2 : 4;
-constexpr int32_t kDivisionShift = 21;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 constexpr float kLn2 = 0.693147180559945309f;
 static_assert(kMergeChunk == kLanes, "lane i of a team weighs place i of a chunk");
@@ -38,15 +38,9 @@ struct CombineArgs {
     int32_t heads;
     int32_t kv_heads;
     int32_t group;
-    uint32_t group_reciprocal;  // 2^kDivisionShift / group, rounded up
-    int32_t path_blocks;        // ceil(group / kTileRows)
+    NodeOfRow node_of;
+    int32_t path_blocks;  // ceil(group / kTileRows)
 };
-
-/// row / group, exact: row < 2^14 and group <= 2^7 keep the error of the reciprocal below 1.
-__device__ __forceinline__ int32_t node_of(const CombineArgs& args, int32_t row) {
-    return static_cast<int32_t>(uint64_t{static_cast<uint32_t>(row)} * args.group_reciprocal >>
-                                kDivisionShift);
-}
 
 __device__ __forceinline__ float minus_infinity() {
     return __int_as_float(0xff800000);
@@ -212,7 +206,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kDim>)
         const int32_t chunk = team >> rows_log2;
         const bool active = item_row < item.rows;
         const int32_t row = item.row_begin + item_row;
-        const int32_t node = node_of(args, row);
+        const int32_t node = args.node_of(row);
         const int32_t group_head = row - node * args.group;
 
         // Of the output, -1: none. Made before the loads, so that little else stays in registers.
@@ -343,7 +337,7 @@ cudaError_t launch(const AttnCombineParams& params, cudaStream_t stream) {
         .heads = params.heads,
         .kv_heads = params.kv_heads,
         .group = group,
-        .group_reciprocal = static_cast<uint32_t>(((1 << kDivisionShift) + group - 1) / group),
+        .node_of = NodeOfRow(group),
         .path_blocks = (group + kTileRows - 1) / kTileRows};
     int device = 0;
     int shared_bytes = 0;  // of a multiprocessor, then asked for to keep others out

@@ -135,10 +135,12 @@ constexpr int32_t least_tile_keys(const kdt_attn_shape& shape) {
 /// of an H200 and leave a few for paths; half as many do so with two nodes' row tiles.
 inline constexpr int32_t kMostSegments = 128;
 
-/// Row tiles of a node in deterministic mode, over all K/V heads.
+/// Row tiles of a node, over all K/V heads, and path units of those that share one.
+constexpr int32_t node_tiles(int32_t kv_heads, int32_t group) {
+    return kv_heads * ((group + kTileRows - 1) / kTileRows);
+}
 constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
-    const int32_t group = shape.heads / shape.kv_heads;
-    return shape.kv_heads * ((group + kTileRows - 1) / kTileRows);
+    return node_tiles(shape.kv_heads, shape.heads / shape.kv_heads);
 }
 
 /// Deterministic mode: segments of a row, at most, while none is longer than most_tiles; else the
@@ -155,12 +157,13 @@ struct SegmentLevels {
 /// MLA: arithmetic is what a tile costs, and the end of a segment what one to two tiles do, so that
 /// fewer segments are better while they are short: a single node loses, 16 and more gain, because
 /// results are fewer. With bf16 on sm_90a (H200, % over fast mode with 1 / 4 / 8 / 16 / 32 / 64
-/// nodes): 4k keys in segments of two tiles 15 / 5 / -2 / 3 / 27 / 47, of three 30 / 21 / 6 / -2 /
-/// 2 / 26; 16k of six 24 / 13 / 0 / 2 / 17 / 29, of three 10 / 12 / 7 / 20 / 47 / 83. GQA in pairs:
-/// fewer where that leaves blocks for the paths and costs little (4k and 16k, 32 nodes: 14.3 us
-/// instead of 15.5, 26.7 instead of 28.8); few K/V heads have short steps, in which results count.
-/// Where V is converted, one consumer does not keep up with the memory: long segments are twice as
-/// many, for both. Other GQA waits for memory.
+/// nodes, in the run of development that plan 0002 has as "third round"): 4k keys in segments of
+/// two tiles 15 / 5 / -2 / 3 / 27 / 47, of three 30 / 21 / 6 / -2 / 2 / 26; 16k of six 24 / 13 / 0
+/// / 2 / 17 / 29, of three 10 / 12 / 7 / 20 / 47 / 83. GQA in pairs: fewer where that leaves blocks
+/// for the paths and costs little (4k and 16k, 32 nodes: 14.3 us instead of 15.5, 26.7 instead
+/// of 28.8); few K/V heads have short steps, in which results count. Where V is converted, one
+/// consumer does not keep up with the memory: long segments are twice as many, for both. Other GQA
+/// waits for memory.
 constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEngine engine) {
     const int32_t of_row = kMostSegments / node_tiles(shape);
     // Up to `most_tiles`, sixteenths of so many.

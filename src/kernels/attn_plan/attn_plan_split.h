@@ -28,7 +28,7 @@ namespace kd {
 /// Parts that the planner considers for a request: more than any device has multiprocessors.
 inline constexpr int32_t kMostSplits = kMostPartials;
 
-static_assert(2 * kMostSegments <= kMostPartials);
+static_assert(2 * kMostSegments <= kMostPartials);  // twice: attn_segment_levels
 
 /// What the planner knows of the model and the device.
 struct PlanShape {
@@ -115,9 +115,8 @@ constexpr int32_t plan_units(const PlanShape& shape, const PlanCounts& total) {
     return entry_width(shape) * (total.entries + total.path_entries);
 }
 
-/// Row tiles of a node, over all K/V heads, and path units of those that share one.
 constexpr int32_t node_tiles(const PlanShape& shape) {
-    return shape.kv_heads * ceil_div(shape.group, kTileRows);
+    return node_tiles(shape.kv_heads, shape.group);
 }
 
 /// Deterministic mode: path units of a request with so many nodes.

@@ -9,8 +9,7 @@ namespace kd {
 
 /// Time of a key tile of this request's while `units` units share the device, from memory and in
 /// all. The row tiles of a K/V head read the same keys at the same time, so memory delivers them
-/// once. `together_log2`: row tiles that a block takes at a
-/// time.
+/// once. `together_log2`: row tiles that a block takes at a time.
 struct TileTime {
     int32_t memory_ns;
     int32_t ns;

@@ -441,7 +441,7 @@ struct Fp8Math {
         if (same_rows) {
             prepare();
         } else {
-            QuerySources<kRows> sources(p, unit, node_of, of_block);
+            Fp8QuerySources<kRows> sources(p, unit, node_of, of_block);
             sources.hold();
             ptx::grid_dependency_wait();
             ptx::grid_dependency_launch();
@@ -462,7 +462,8 @@ __device__ __forceinline__ void math_fp8(const AttnVerifyMlaParams& p, WorkUnit 
                                          int32_t units, uint32_t shared, int32_t group,
                                          int32_t thread) {
     using Plan = Fp8Plan<kFormat, kMostRows>;
-    const NodeOfRow node_of(p.heads);
+    NodeOfRow node_of(p.heads);
+    asm volatile("" : "+r"(node_of.reciprocal));  // now, not where the unit's rows are known
     RingTurn ring;
     bool same_rows = false;
     if (index >= units) {

@@ -3,37 +3,23 @@
 
 #include "kernels/attn_verify_mla/wgmma/fp8_config.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/node_of_row.h"
 
 namespace kd::mla_wgmma {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Finds nodes of rows without a division, which would stand between a unit and its Q: `reciprocal`
-/// is made before the unit is there. Exact for rows below 2^14 and up to 2^7 heads.
-struct NodeOfRow {
-    static constexpr int32_t kShift = 21;
-    uint32_t reciprocal;
-
-    __device__ explicit NodeOfRow(int32_t heads)
-        : reciprocal(((1u << kShift) + heads - 1) / static_cast<uint32_t>(heads)) {
-        asm volatile("" : "+r"(reciprocal));  // now
-    }
-    __device__ int32_t operator()(int32_t row) const {
-        return static_cast<int32_t>(uint64_t{static_cast<uint32_t>(row)} * reciprocal >> kShift);
-    }
-};
-
 /// Where a lane's part of a unit's Q is, of kFp8MathThreads threads: what it takes to know that
 /// does not wait for Q.
 template <int32_t kRows>
-struct QuerySources {
+struct Fp8QuerySources {
     static constexpr int32_t kWarpRows = kRows / (kFp8MathThreads / 32);
 
     const uint4* latent[kWarpRows] = {};  // block `lane` of the warp's rows; null: none
     const uint4* rope = nullptr;          // block lane % 4 of row lane / 4 of these; likewise
 
-    __device__ QuerySources(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                            const NodeOfRow& node_of, int32_t thread) {
+    __device__ Fp8QuerySources(const AttnVerifyMlaParams& p, const WorkUnit& unit,
+                               const NodeOfRow& node_of, int32_t thread) {
         const int32_t lane = thread % 32;
         const int32_t first = thread / 32 * kWarpRows;
         const int32_t row = unit.row_begin + first;
@@ -161,11 +147,11 @@ __device__ __forceinline__ void store_rows_e4m3(uint32_t shared, int32_t row, in
 /// kFp8MathThreads threads; zeros behind the last row. `started` is called when all of it has been
 /// asked for. `factor`: of the scores of Q as it is, to powers of two.
 template <kdt_kv_format kFormat, int32_t kMostRows, int32_t kRows, class Started>
-__device__ __forceinline__ void load_query(const QuerySources<kRows>& sources, uint32_t shared,
+__device__ __forceinline__ void load_query(const Fp8QuerySources<kRows>& sources, uint32_t shared,
                                            int32_t thread, float factor, const Started& started) {
     using Plan = Fp8Plan<kFormat, kMostRows>;
     constexpr bool kScaled = Fp8Row<kFormat>::kScaled;
-    constexpr int32_t kWarpRows = QuerySources<kRows>::kWarpRows;
+    constexpr int32_t kWarpRows = Fp8QuerySources<kRows>::kWarpRows;
     constexpr int32_t kAtOnce = kWarpRows < 4 ? kWarpRows : 4;
     const int32_t lane = thread % 32;
     const int32_t first = thread / 32 * kWarpRows;
