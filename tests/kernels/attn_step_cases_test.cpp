@@ -140,7 +140,8 @@ TEST(AttnStepCases, OfUnevenPairsPassARingOfTiles) {
         shape.max_depth = in.step.deepest();
         const AttnWorkspace workspace = attn_workspace(shape, in.step.requests(), in.step.nodes(),
                                                        in.step.context[0], 132, nullptr);
-        const PlanShape plan = plan_shape(shape, workspace, 132, AttnEngine::wgmma_sm90);
+        const PlanShape plan =
+            plan_shape(shape, workspace, in.step.nodes(), 132, AttnEngine::wgmma_sm90);
         const std::vector<int64_t> pages(in.step.context.size(), 0);
         EXPECT_GT(most_tiles_passed(attn_plan_ref(plan, {.context = in.step.context,
                                                          .node_start = in.step.node_start,

@@ -147,7 +147,7 @@ std::vector<std::vector<int32_t>> position_sets(const kdt_attn_shape& shape, int
     if (reduced_cases()) return {{0, 15, 16, 79, 80, 81, 300}};
     std::vector<int32_t> segments;
     for (const AttnEngine engine : {AttnEngine::wgmma_sm90, AttnEngine::mma_sync_sm90}) {
-        const PlanShape plan = plan_shape(shape, {}, 132, engine);
+        const PlanShape plan = plan_shape(shape, {}, 0, 132, engine);
         int32_t left = 2;  // changes; and one more, from few segments to many
         for (int32_t boundary = 0; boundary < 40000 && left >= 0; boundary += kBoundaryKeys) {
             const int32_t keys = segment_of(plan, boundary);

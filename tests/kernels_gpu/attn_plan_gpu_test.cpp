@@ -16,11 +16,8 @@ struct Step : AttnStep {
     int32_t most_nodes = 0;
     int32_t most_context = 0;
 
-    explicit Step(uint32_t seed) {
+    explicit Step(uint32_t seed) : Step() {
         CaseRandom random(seed);
-        page_size = 16;
-        node_start = {0};
-        shape.struct_bytes = sizeof shape;
         shape.mode = random.below(2);
         shape.kind = random.below(2);
         shape.kv_heads = shape.kind == KDT_ATTN_MLA ? 1 : 1 + random.below(4);
@@ -34,19 +31,44 @@ struct Step : AttnStep {
         }
         if (random.below(5) == 0) shape.splits = 1 + random.below(100);
         const int32_t count = seed % 4 == 0 ? 64 : 1 + random.below(5);
-        for (int32_t r = 0; r < count; ++r) add_request(random);
+        for (int32_t r = 0; r < count; ++r) {
+            const int32_t limits[] = {70, 3000, 8400, 70000};
+            const int32_t request_context = random.below(limits[random.below(4)]);
+            add_request(random, request_context, random.below(6) == 0 ? 0 : 1 + random.below(128));
+        }
         most_nodes = nodes() + random.below(10);
         most_context = max_context();
     }
 
+    /// Of 64 rows at most, whose units blocks share where they can.
+    static Step of_few_rows(uint32_t seed) {
+        CaseRandom random(seed);
+        Step step;
+        step.shape.mode = KDT_ATTN_DETERMINISTIC;
+        step.shape.kind = KDT_ATTN_MLA;
+        step.shape.heads = 8;
+        step.shape.kv_heads = 1;
+        step.shape.head_dim = 576;
+        step.shape.max_depth = random.below(65);
+        const int32_t count = 1 + random.below(4);
+        for (int32_t r = 0; r < count; ++r)
+            step.add_request(random, random.below(120000), 1 + random.below(8 / count));
+        step.most_nodes = 8;
+        step.most_context = step.max_context();
+        return step;
+    }
+
   private:
-    void add_request(CaseRandom& random) {
-        const int32_t limits[] = {70, 3000, 8400, 70000};
-        context.push_back(random.below(limits[random.below(4)]));
+    Step() {
+        page_size = 16;
+        node_start = {0};
+        shape.struct_bytes = sizeof shape;
+    }
+    void add_request(CaseRandom& random, int32_t request_context, int32_t count) {
+        context.push_back(request_context);
         pages_start.push_back(static_cast<int64_t>(pages.size()));
         for (int32_t p = 0; p < context.back(); p += 16) pages.push_back(random.below(1 << 24));
         const size_t first = depth.size();
-        const int32_t count = random.below(6) == 0 ? 0 : 1 + random.below(128);
         for (int32_t i = 0; i < count; ++i) {
             size_t parent = first + static_cast<size_t>(random.below(std::max(1, i)));
             if (i > 0 && depth[parent] == shape.max_depth) parent = first;
@@ -147,6 +169,51 @@ std::vector<int32_t> first_slots_of(const Step& step, const WorkUnit& unit) {
     return slots;
 }
 
+AttnEngine engine_of(const cudaDeviceProp& device) {
+    return device.major == 9 ? AttnEngine::wgmma_sm90 : AttnEngine::mma_sync_sm120;
+}
+
+/// The device's plan is the host's.
+void expect_matches_the_host(const Step& step, const cudaDeviceProp& device) {
+    const DeviceStep on_device(step);
+    const DeviceArray<uint8_t> memory = plan_memory(step, device.multiProcessorCount);
+    const AttnWorkspace w = layout(step, device.multiProcessorCount, memory.data());
+    EXPECT_EQ(kdt_attn_plan(&step.shape, &on_device.batch, memory.data(), w.bytes, nullptr), KDT_OK)
+        << kdt_last_error();
+    EXPECT_TRUE(ok(cudaDeviceSynchronize()));
+
+    const PlanShape shape =
+        plan_shape(step.shape, w, step.most_nodes, device.multiProcessorCount, engine_of(device));
+    const AttnPlanResult plan = attn_plan_ref(shape, {.context = step.context,
+                                                      .node_start = step.node_start,
+                                                      .depth = step.depth,
+                                                      .pages_start = step.pages_start});
+    const PlanHeader header = from_device(w.header, 1)[0];
+    EXPECT_EQ(std::memcmp(&header, &plan.header, sizeof header), 0)
+        << header.units << " units, expected " << plan.header.units << "; " << header.partials
+        << " partials, expected " << plan.header.partials;
+    EXPECT_TRUE(same_bytes(from_device(w.units, plan.header.units), plan.units, sizeof(WorkUnit)));
+    EXPECT_TRUE(same_bytes(from_device(w.merge_items, plan.header.merge_items), plan.merge_items,
+                           sizeof(MergeItem)));
+    const int32_t first_units = w.first_slots == nullptr ? 0 : device.multiProcessorCount;
+    for (int32_t u = 0; u < std::min(first_units, plan.header.runs); ++u) {
+        EXPECT_EQ(from_device(w.first_slots + u * kFirstSlots, kFirstSlots),
+                  first_slots_of(step, plan.units[static_cast<size_t>(u)]))
+            << "unit " << u;
+    }
+    if (shape.deterministic) {
+        for (size_t r = 0; r < step.context.size(); ++r) {
+            for (int32_t node = 0; node < step.node_start[r + 1] - step.node_start[r]; ++node) {
+                std::vector<int32_t> expected = path_slots_of(step, r, node);
+                expected.resize(static_cast<size_t>(w.path_keys), -1);
+                const int64_t at = int64_t{step.node_start[r] + node} * w.path_keys;
+                EXPECT_EQ(from_device(w.path_slots + at, w.path_keys), expected)
+                    << "request " << r << ", node " << node;
+            }
+        }
+    }
+}
+
 }  // namespace
 
 using AttnPlanGpu = GpuTest;
@@ -154,50 +221,21 @@ using AttnPlanGpu = GpuTest;
 TEST_F(AttnPlanGpu, MatchesTheHost) {
     cudaDeviceProp device = {};
     ASSERT_TRUE(ok(cudaGetDeviceProperties(&device, 0)));
-    const AttnEngine engine =
-        device.major == 9 ? AttnEngine::wgmma_sm90 : AttnEngine::mma_sync_sm120;
     const uint32_t seeds = reduced_cases() ? 4 : 120;
     for (uint32_t seed = 0; seed < seeds; ++seed) {
         SCOPED_TRACE("seed " + std::to_string(seed));
-        const Step step(seed);
-        const DeviceStep on_device(step);
-        const DeviceArray<uint8_t> memory = plan_memory(step, device.multiProcessorCount);
-        const AttnWorkspace w = layout(step, device.multiProcessorCount, memory.data());
-        EXPECT_EQ(kdt_attn_plan(&step.shape, &on_device.batch, memory.data(), w.bytes, nullptr),
-                  KDT_OK)
-            << kdt_last_error();
-        EXPECT_TRUE(ok(cudaDeviceSynchronize()));
+        expect_matches_the_host(Step(seed), device);
+        if (HasFailure()) return;
+    }
+}
 
-        const PlanShape shape = plan_shape(step.shape, w, device.multiProcessorCount, engine);
-        const AttnPlanResult plan = attn_plan_ref(shape, {.context = step.context,
-                                                          .node_start = step.node_start,
-                                                          .depth = step.depth,
-                                                          .pages_start = step.pages_start});
-        const PlanHeader header = from_device(w.header, 1)[0];
-        EXPECT_EQ(std::memcmp(&header, &plan.header, sizeof header), 0)
-            << header.units << " units, expected " << plan.header.units << "; " << header.partials
-            << " partials, expected " << plan.header.partials;
-        EXPECT_TRUE(
-            same_bytes(from_device(w.units, plan.header.units), plan.units, sizeof(WorkUnit)));
-        EXPECT_TRUE(same_bytes(from_device(w.merge_items, plan.header.merge_items),
-                               plan.merge_items, sizeof(MergeItem)));
-        const int32_t first_units = w.first_slots == nullptr ? 0 : device.multiProcessorCount;
-        for (int32_t u = 0; u < std::min(first_units, plan.header.runs); ++u) {
-            EXPECT_EQ(from_device(w.first_slots + u * kFirstSlots, kFirstSlots),
-                      first_slots_of(step, plan.units[static_cast<size_t>(u)]))
-                << "unit " << u;
-        }
-        if (shape.deterministic) {
-            for (size_t r = 0; r < step.context.size(); ++r) {
-                for (int32_t node = 0; node < step.node_start[r + 1] - step.node_start[r]; ++node) {
-                    std::vector<int32_t> expected = path_slots_of(step, r, node);
-                    expected.resize(static_cast<size_t>(w.path_keys), -1);
-                    const int64_t at = int64_t{step.node_start[r] + node} * w.path_keys;
-                    EXPECT_EQ(from_device(w.path_slots + at, w.path_keys), expected)
-                        << "request " << r << ", node " << node;
-                }
-            }
-        }
+TEST_F(AttnPlanGpu, OfFewRowsMatchesTheHost) {
+    cudaDeviceProp device = {};
+    ASSERT_TRUE(ok(cudaGetDeviceProperties(&device, 0)));
+    const uint32_t seeds = reduced_cases() ? 1 : 30;
+    for (uint32_t seed = 0; seed < seeds; ++seed) {
+        SCOPED_TRACE("seed " + std::to_string(seed));
+        expect_matches_the_host(Step::of_few_rows(seed), device);
         if (HasFailure()) return;
     }
 }

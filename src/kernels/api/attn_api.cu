@@ -106,8 +106,8 @@ kdt_status kdt_attn_plan(const kdt_attn_shape* shape, const kdt_attn_batch* batc
     const AttnPlanParams params = {
         .batch = step.batch,
         .workspace = step.workspace,
-        .shape =
-            plan_shape(*shape, step.workspace, step.device.multiprocessors, step.engines.engine[0]),
+        .shape = plan_shape(*shape, step.workspace, batch->max_nodes, step.device.multiprocessors,
+                            step.engines.engine[0]),
         .max_nodes = batch->max_nodes,
         .max_context = batch->max_context};
     return status_of(attn_plan(params, stream), "launching the plan kernel");
@@ -125,12 +125,16 @@ kdt_status kdt_attn_verify_mla(const kdt_attn_shape* shape, const kdt_attn_batch
     if (!checks.ok()) return checks.status();
     const kdt_attn_mla_tensors& t = *tensors;
     const int64_t value_bytes = shape->kv_format == KDT_KV_BF16 ? 2 : 1;
+    const int32_t rows = batch->max_nodes * shape->heads;
+    const bool shared =
+        attn_shares_units(*shape, step.engines.engine[0], rows, step.device.multiprocessors);
     const AttnVerifyMlaParams params = {
         .batch = step.batch,
         .workspace = step.workspace,
         .kv_format = static_cast<kdt_kv_format>(shape->kv_format),
         .heads = shape->heads,
         .most_rows = most_rows(*shape, *batch, step.device.multiprocessors),
+        .most_shared_rows = shared ? rows : 0,
         .scale = t.scale,
         .logit_cap = t.logit_cap,
         .kv_scale = t.kv_scale,

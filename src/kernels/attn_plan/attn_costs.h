@@ -10,6 +10,8 @@ namespace kd {
 
 /// Which main loop runs, on which class of device.
 enum class AttnEngine : int32_t { wgmma_sm90, mma_sync_sm90, mma_sync_sm120 };
+inline constexpr AttnEngine kAttnEngines[] = {AttnEngine::wgmma_sm90, AttnEngine::mma_sync_sm90,
+                                              AttnEngine::mma_sync_sm120};
 
 /// Rates of one thread block, which has a multiprocessor to itself, and of the combine.
 struct AttnRates {
@@ -67,8 +69,15 @@ inline constexpr double kPathUs = 5.0;
 /// segments of 6 tiles, of 4 nodes 0.8 us after segments of 3 (32k and 16k keys, H200); with 1.75
 /// and 64 nodes at 4k keys they would be spread over a wave of their own, 29.1 us instead of 26.9.
 inline constexpr double kMlaPathTileUs = 1.65;
-/// The same of a pair of path units, and a key tile of both: 4k keys, 32 / 8 heads of 128, 16 nodes
-/// in units of 2 to 16. In each tile some row sees its first key, which makes it slow.
+/// A shared step (attn_shares_units), of two blocks together, in us: a unit beside its tiles, a key
+/// tile's arithmetic, a key tile of a path unit. With 0.8 for the last all paths of 8 nodes stand in
+/// one unit at 16k keys, 16.8 us instead of 15.5 in four; with 1.65 each in its own at 4k, 10.8 us
+/// instead of 10.2 in two.
+inline constexpr double kSharedUnitUs = 5.5;
+inline constexpr double kSharedTileUs = 0.55;
+inline constexpr double kSharedPathTileUs = 0.9;
+/// A pair of path units beside its tiles, and a key tile of both: 4k keys, 32 / 8 heads of 128, 16
+/// nodes in units of 2 to 16. In each tile some row sees its first key, which makes it slow.
 inline constexpr double kPathPairUs = 4.5;
 inline constexpr double kPathPairTileUs = 1.9;
 /// A key tile of a path unit in the other GQA loops: a guess between that and its keys' time.
@@ -121,6 +130,15 @@ constexpr bool attn_keeps_query(const kdt_attn_shape& shape, AttnEngine engine) 
            attn_takes_pairs(shape, engine);
 }
 
+/// Whether two blocks of a cluster take a unit together, half of the latent each: all units of the
+/// step or none, with the same results to the bit. `max_rows`: of the whole step by its capacity,
+/// max_nodes * heads. The plan and the launch of the attention both ask.
+constexpr bool attn_shares_units(const kdt_attn_shape& shape, AttnEngine engine, int32_t max_rows,
+                                 int32_t multiprocessors) {
+    return is_mla_wgmma_bf16(shape, engine) && shape.mode == KDT_ATTN_DETERMINISTIC &&
+           max_rows <= kTileRows && multiprocessors % 2 == 0;
+}
+
 /// Keys of a key tile: units are whole tiles.
 constexpr int32_t attn_tile_keys(const kdt_attn_shape& shape, AttnEngine engine) {
     return is_mla_wgmma_bf16(shape, engine) ? kMlaWgmmaTileKeys : kTileKeys;
@@ -148,36 +166,48 @@ constexpr int32_t node_tiles(const kdt_attn_shape& shape) {
 struct SegmentLevel {
     int32_t most_tiles;
     int32_t segments;
-    int32_t least_tiles;
+    int32_t least_tiles = 0;
 };
+inline constexpr int32_t kAnyTiles = INT32_MAX;
 struct SegmentLevels {
-    SegmentLevel level[4];  // the last has no limit
+    SegmentLevel level[4];  // up to the first with kAnyTiles
 };
 
 /// MLA: arithmetic is what a tile costs, and the end of a segment what one to two tiles do, so that
 /// fewer segments are better while they are short: a single node loses, 16 and more gain, because
-/// results are fewer. With bf16 on sm_90a (H200, % over fast mode with 1 / 4 / 8 / 16 / 32 / 64
-/// nodes, in the run of development that plan 0002 has as "third round"): 4k keys in segments of
-/// two tiles 15 / 5 / -2 / 3 / 27 / 47, of three 30 / 21 / 6 / -2 / 2 / 26; 16k of six 24 / 13 / 0
-/// / 2 / 17 / 29, of three 10 / 12 / 7 / 20 / 47 / 83. GQA in pairs: fewer where that leaves blocks
-/// for the paths and costs little (4k and 16k, 32 nodes: 14.3 us instead of 15.5, 26.7 instead
-/// of 28.8); few K/V heads have short steps, in which results count. Where V is converted, one
-/// consumer does not keep up with the memory: long segments are twice as many, for both. Other GQA
-/// waits for memory.
+/// results are fewer. With bf16 on sm_90a two blocks share a unit where rows are few, so that 64
+/// segments and the paths fill an H200; 32 or fewer, which would serve 32 and more nodes better up
+/// to 32k keys, leave half of it idle then (plan 0002, "Lengths of segments with shared steps").
+/// GQA in pairs: fewer where that leaves blocks for the paths and costs little (4k and 16k, 32
+/// nodes: 14.3 us instead of 15.5, 26.7 instead of 28.8); few K/V heads have short steps, in which
+/// results count. Where V is converted, one consumer does not keep up with the memory: long
+/// segments are twice as many, for both. Other GQA waits for memory.
 constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEngine engine) {
-    const int32_t of_row = kMostSegments / node_tiles(shape);
-    // Up to `most_tiles`, sixteenths of so many.
-    const auto level = [&](int32_t most_tiles, int32_t sixteenths, int32_t least_tiles = 0) {
-        const int32_t segments = of_row * sixteenths / 16;
-        return SegmentLevel{most_tiles, segments > 1 ? segments : 1, least_tiles};
+    // Given for all row tiles of a node together.
+    const auto of_row = [&shape](SegmentLevels levels) {
+        for (SegmentLevel& level : levels.level) {
+            const int32_t segments = level.segments / node_tiles(shape);
+            level.segments = segments > 1 ? segments : 1;
+        }
+        return levels;
     };
-    const SegmentLevel all = level(INT32_MAX, 16);
-    if (is_mla_wgmma_bf16(shape, engine)) return {{level(3, 4), level(16, 8, 3), all, all}};
-    if (shape.kind == KDT_ATTN_MLA) return {{level(7, 8), all, all, all}};
-    if (!attn_takes_pairs(shape, engine)) return {{all, all, all, all}};
-    const SegmentLevel last = shape.kv_format == KDT_KV_BF16 ? all : level(INT32_MAX, 32);
-    if (shape.kv_heads < 4) return {{level(2, 4), level(4, 8), level(31, 16), last}};
-    return {{level(10, 13), level(20, 15), level(31, 16), last}};
+    const SegmentLevel all = {kAnyTiles, kMostSegments};
+    if (is_mla_wgmma_bf16(shape, engine)) return of_row({{{kAnyTiles, 64, 3}}});
+    if (shape.kind == KDT_ATTN_MLA) return of_row({{{7, 64}, all}});
+    if (!attn_takes_pairs(shape, engine)) return of_row({{all}});
+    const SegmentLevel last = {kAnyTiles, shape.kv_format == KDT_KV_BF16 ? 128 : 256};
+    if (shape.kv_heads < 4) return of_row({{{2, 32}, {4, 64}, {31, 128}, last}});
+    return of_row({{{10, 104}, {20, 120}, {31, 128}, last}});
+}
+/// Segments of a row of one length, with any engine, at most.
+constexpr int32_t most_row_segments(const kdt_attn_shape& shape) {
+    int32_t most = 0;
+    for (const AttnEngine engine : kAttnEngines) {
+        for (const SegmentLevel& level : attn_segment_levels(shape, engine).level) {
+            if (level.segments > most) most = level.segments;
+        }
+    }
+    return most;
 }
 
 /// Deterministic mode: keys from one node's path to the next one's in the list of a path unit, with
@@ -193,6 +223,8 @@ constexpr int32_t attn_path_keys(const kdt_attn_shape& shape) {
 }
 
 /// Deterministic mode: nodes that a path unit has at most, as a power of two.
+inline constexpr int32_t kMostPathNodesLog2 = 6;
+static_assert(1 << kMostPathNodesLog2 == kTileRows);
 constexpr int32_t most_path_nodes_log2(const kdt_attn_shape& shape, AttnEngine engine) {
     int32_t log2 = 0;
     if (shape.kind == KDT_ATTN_MLA && !is_mla_wgmma_bf16(shape, engine)) return log2;
@@ -228,6 +260,17 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
         .partial_row_ps = static_cast<int32_t>(1e6 * 4 * value_dim / rates.partial_bytes_per_us),
         .merged_row_ps = static_cast<int32_t>(1e6 * 2 * value_dim / rates.merged_bytes_per_us),
     };
+}
+
+/// Of a shared step, whose blocks are counted two by two.
+constexpr AttnCosts attn_shared_costs(const kdt_attn_shape& shape, AttnEngine engine) {
+    AttnCosts costs = attn_costs(shape, engine);
+    costs.unit_ns = static_cast<int32_t>(1e3 * kSharedUnitUs);
+    costs.path_tile_ns = static_cast<int32_t>(1e3 * kSharedPathTileUs);
+    costs.tile_compute_ns = static_cast<int32_t>(1e3 * kSharedTileUs);
+    costs.tile_memory_ns /= 2;
+    costs.tile_lone_ns /= 2;
+    return costs;
 }
 
 }  // namespace kd

@@ -89,9 +89,8 @@ __global__ void __launch_bounds__(kPlanThreads, 1)
     __shared__ PlanRequest s_request[kMostRequests];
     __shared__ PlanCounts s_counts[kMostRequests];
     __shared__ PlanCounts s_first[kMostRequests + 1];
-    __shared__ int32_t s_most_tiles;
-    __shared__ int32_t s_broken;        // lengths beyond what the step promised
-    __shared__ int32_t s_prefix_units;  // deterministic mode
+    __shared__ PlanTotals s_totals;
+    __shared__ int32_t s_broken;  // lengths beyond what the step promised
     __shared__ unsigned long long s_best;
     __shared__ PathChoice s_paths;  // deterministic mode: of the best
 
@@ -107,9 +106,8 @@ __global__ void __launch_bounds__(kPlanThreads, 1)
         return;
     }
     if (thread == 0) {
-        s_most_tiles = 0;
+        s_totals = {};
         s_broken = 0;
-        s_prefix_units = 0;
         s_best = ~0ull;
     }
     __syncthreads();
@@ -129,23 +127,30 @@ __global__ void __launch_bounds__(kPlanThreads, 1)
             least = __reduce_min_sync(kWholeWarp, least);
             most = __reduce_max_sync(kWholeWarp, most);
         }
+        if (shape.deterministic && lane <= shape.most_path_nodes_log2)
+            atomicAdd(&s_totals.path_entries[lane], path_entries(shape, extent.nodes, lane));
         if (lane == 0) {
-            s_request[r] = plan_request(shape, extent, least, most);
-            atomicMax(&s_most_tiles, s_request[r].tiles);
-            if (shape.deterministic) atomicAdd(&s_prefix_units, prefix_units(shape, s_request[r]));
+            const PlanRequest request = plan_request(shape, extent, least, most);
+            s_request[r] = request;
+            atomicMax(&s_totals.most_tiles, request.tiles);
+            if (shape.deterministic && request.tiles > 0) {
+                atomicMin(&s_totals.least_segment_tiles, request.segment_tiles);
+                atomicAdd(&s_totals.prefix_units, prefix_units(shape, request));
+                atomicMax(&s_totals.most_nodes, request.nodes);
+            }
         }
     }
     __syncthreads();
-    if (shape.deterministic && shape.pairs) {
+    if (shape.deterministic && shape.entry == PlanEntry::pair) {
         if (thread < batch.requests)
-            s_request[thread].adjacent = takes_adjacent(shape, s_prefix_units);
+            s_request[thread].adjacent = takes_adjacent(shape, s_totals.prefix_units);
         __syncthreads();
     }
 
     // The least (time, candidate): each warp's, then the block's.
     Prediction candidate = {kNeverNs, {}};
     if (thread < kMostSplits) {
-        candidate = plan_candidate(shape, s_request, batch.requests, s_most_tiles, thread + 1);
+        candidate = plan_candidate(shape, s_request, batch.requests, s_totals, thread + 1);
     }
     unsigned long long key = static_cast<unsigned long long>(candidate.ns) * kPlanThreads +
                              static_cast<unsigned long long>(thread);
@@ -155,7 +160,7 @@ __global__ void __launch_bounds__(kPlanThreads, 1)
     if (lane == 0) atomicMin(&s_best, key);
     __syncthreads();
     const int32_t best = static_cast<int32_t>(s_best % kPlanThreads);
-    const int32_t choice = plan_choice(shape, s_most_tiles, best + 1);
+    const int32_t choice = plan_choice(shape, s_totals.most_tiles, best + 1);
     if (shape.deterministic) {
         if (thread == best) s_paths = candidate.paths;
         __syncthreads();
@@ -189,7 +194,8 @@ __global__ void __launch_bounds__(kPlanThreads, 1)
     };
     const auto path_unit_of = [&](int32_t entry, int32_t side) {
         const int32_t r = request_of<&PlanCounts::path_entries>(s_first, batch.requests, entry);
-        const int32_t index = (entry - s_first[r].path_entries) * entry_width(shape) + side;
+        const int32_t of_request = entry - s_first[r].path_entries;
+        const int32_t index = (of_request << entry_paths_log2(shape)) + side;
         const PathNodes nodes = path_nodes(shape, s_request[r], paths.nodes_log2, index);
         return plan_path_unit(shape, s_request[r], r, total.partials + s_first[r].path_units, index,
                               nodes, position_of(r, nodes.first + nodes.count - 1));
@@ -224,7 +230,7 @@ __global__ void __launch_bounds__(kPlanThreads, 1)
     }
     if (thread == 0) {
         *workspace.header = {.units = fits ? units : 0,
-                             .runs = fits ? runs : 0,
+                             .runs = fits ? run_blocks(shape) * runs : 0,
                              .merge_items = fits ? total.merge_items : 0,
                              .partials = fits ? partials : 0,
                              .reserved = {}};
@@ -262,8 +268,9 @@ cudaError_t attn_plan(const AttnPlanParams& params, cudaStream_t stream) {
     attn_plan_kernel<<<static_cast<uint32_t>(1 + path_blocks), kPlanThreads, 0, stream>>>(params);
     cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess && params.workspace.first_slots != nullptr) {
-        error = launch_overlapped(attn_plan_first_slots_kernel, params.shape.multiprocessors,
-                                  kFirstSlots, 0, stream, params);
+        const int32_t blocks = run_blocks(params.shape) * params.shape.multiprocessors;
+        error =
+            launch_overlapped(attn_plan_first_slots_kernel, blocks, kFirstSlots, 0, stream, params);
     }
     if (error != cudaSuccess) return error;
     attn_plan_fence_kernel<<<1, 1, 0, stream>>>();

@@ -20,7 +20,8 @@ inline constexpr int32_t kMostRequests = 64;
 inline constexpr int32_t kMostNodes = 128;  // of a request
 
 inline constexpr int32_t kTileRows = 64;
-inline constexpr int32_t kTileKeys = 64;
+inline constexpr int32_t kTileKeysLog2 = 6;
+inline constexpr int32_t kTileKeys = 1 << kTileKeysLog2;
 /// Key tile of the bf16 MLA main loop on sm_90a, which gets units of whole multiples.
 inline constexpr int32_t kMlaWgmmaTileKeys = 48;
 
@@ -37,6 +38,11 @@ inline constexpr int32_t kMlaWgmmaTileKeys = 48;
 /// Which of them a block takes: first_unit and next_unit in attn_batch.cuh. A pair is two units
 /// side by side in the list, the first at an even place; one without keys stands beside a unit that
 /// has no other.
+///
+/// In a shared step (attn_shares_units) the blocks 2c and 2c + 1, a cluster, take every unit
+/// together, half of the latent each: it stands twice, side by side, the first at an even place,
+/// equal in all but `next`, where the second has the place behind the first one's, or kLastUnit
+/// like it.
 struct alignas(64) WorkUnit {
     int32_t request;
     int32_t kv_head;
@@ -53,7 +59,8 @@ struct alignas(64) WorkUnit {
     int32_t first_node;
     int64_t pages_begin;  // of the request's entries in the page table
     int32_t seen_end;     // without a sliding window all rows see the keys below
-    int32_t next;         // the unit that the block takes next; 0: the one gridDim.x further on
+    int32_t next;         // the unit that the block takes next; 0, in fast mode alone: the one
+                          // gridDim.x further on
 
     /// Of the first kind.
     constexpr bool is_fast() const { return segment_keys == 0 && path_node < 0; }
@@ -101,8 +108,8 @@ constexpr int32_t path_boundary(int32_t position, int32_t max_depth) {
 
 /// Counts that the planner wrote.
 struct PlanHeader {
-    int32_t units;
-    int32_t runs;  // block b begins with unit b, or pair b, if that is below; fast mode: the units
+    int32_t units;  // in a shared step each counts twice
+    int32_t runs;   // block b begins with unit b, or pair b, if that is below; fast mode: the units
     int32_t merge_items;
     int32_t partials;
     int32_t reserved[4];

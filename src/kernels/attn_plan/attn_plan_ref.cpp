@@ -25,10 +25,21 @@ std::vector<PlanRequest> requests_of(const PlanShape& shape, const AttnPlanBatch
         requests.push_back(plan_request(
             shape, {batch.context[r], nodes, begin, batch.pages_start[r]}, least, most));
     }
-    int32_t units = 0;
-    for (const PlanRequest& request : requests) units += prefix_units(shape, request);
-    for (PlanRequest& request : requests) request.adjacent = takes_adjacent(shape, units);
     return requests;
+}
+
+PlanTotals totals_of(const PlanShape& shape, const std::vector<PlanRequest>& requests) {
+    PlanTotals totals;
+    for (const PlanRequest& request : requests) {
+        if (request.tiles == 0) continue;
+        totals.most_tiles = std::max(totals.most_tiles, request.tiles);
+        totals.least_segment_tiles = std::min(totals.least_segment_tiles, request.segment_tiles);
+        totals.prefix_units += prefix_units(shape, request);
+        totals.most_nodes = std::max(totals.most_nodes, request.nodes);
+        for (int32_t log2 = 0; log2 <= shape.most_path_nodes_log2; ++log2)
+            totals.path_entries[log2] += path_entries(shape, request.nodes, log2);
+    }
+    return totals;
 }
 
 struct Choice {
@@ -36,12 +47,11 @@ struct Choice {
     PathChoice paths;
 };
 
-Choice best_choice(const PlanShape& shape, const std::vector<PlanRequest>& requests) {
-    int32_t most_tiles = 0;
-    for (const PlanRequest& request : requests) most_tiles = std::max(most_tiles, request.tiles);
+Choice best_choice(const PlanShape& shape, const std::vector<PlanRequest>& requests,
+                   const PlanTotals& totals) {
     const auto candidate = [&](int32_t parts) {
-        return plan_candidate(shape, requests.data(), static_cast<int32_t>(requests.size()),
-                              most_tiles, parts);
+        return plan_candidate(shape, requests.data(), static_cast<int32_t>(requests.size()), totals,
+                              parts);
     };
     Prediction best = candidate(1);
     int32_t best_parts = 1;
@@ -52,15 +62,18 @@ Choice best_choice(const PlanShape& shape, const std::vector<PlanRequest>& reque
             best_parts = parts;
         }
     }
-    return {plan_choice(shape, most_tiles, best_parts), best.paths};
+    return {plan_choice(shape, totals.most_tiles, best_parts), best.paths};
 }
 
 }  // namespace
 
 AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch) {
-    const std::vector<PlanRequest> requests = requests_of(shape, batch);
+    std::vector<PlanRequest> requests = requests_of(shape, batch);
+    const PlanTotals totals = totals_of(shape, requests);
+    for (PlanRequest& request : requests)
+        request.adjacent = takes_adjacent(shape, totals.prefix_units);
     AttnPlanResult plan;
-    const auto [choice, paths] = best_choice(shape, requests);
+    const auto [choice, paths] = best_choice(shape, requests, totals);
     plan.choice = choice;
 
     std::vector<PlanCounts> first{PlanCounts{}};
@@ -71,7 +84,7 @@ AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch)
     const PlanCounts total = first.back();
     const int32_t runs = total.runs + paths.runs;
     plan.header.units = plan_units(shape, total);
-    plan.header.runs = runs;
+    plan.header.runs = run_blocks(shape) * runs;
     plan.header.partials = total.partials + total.path_units;
     plan.header.merge_items = total.merge_items;
     plan.units.resize(static_cast<size_t>(plan.header.units));
@@ -95,7 +108,7 @@ AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch)
         }
         const int32_t path = total.partials + first[i].path_units;
         const int32_t path_entries = first[i + 1].path_entries - first[i].path_entries;
-        for (int32_t u = 0; u < path_entries * entry_width(shape); ++u) {
+        for (int32_t u = 0; u < path_entries << entry_paths_log2(shape); ++u) {
             const PathNodes nodes = path_nodes(shape, request, paths.nodes_log2, u);
             const int32_t position = position_of(request, nodes.first + nodes.count - 1);
             path_units.push_back(plan_path_unit(shape, request, r, path, u, nodes, position));
@@ -113,7 +126,7 @@ AttnPlanResult attn_plan_ref(const PlanShape& shape, const AttnPlanBatch& batch)
         plan_path_run(
             shape, total, paths.runs, run,
             [&](int32_t i, int32_t side) {
-                return path_units[static_cast<size_t>(i * entry_width(shape) + side)];
+                return path_units[static_cast<size_t>((i << entry_paths_log2(shape)) + side)];
             },
             store);
     }

@@ -16,6 +16,9 @@
 // in requests with an odd number of row tiles, two segments of one row tile if there are more units
 // than blocks, else one alone; two path units of one request. An entry of the list is a pair there,
 // elsewhere a unit.
+//
+// In a shared step (attn_shares_units) an entry is a unit that stands in the list twice, for both
+// blocks of a cluster; the step is planned as if half as many multiprocessors took units faster.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +33,13 @@ inline constexpr int32_t kMostSplits = kMostPartials;
 
 static_assert(2 * kMostSegments <= kMostPartials);  // twice: attn_segment_levels
 
+/// Deterministic mode: what an entry of the list is.
+enum class PlanEntry : int32_t {
+    unit,
+    pair,    // two units, one a consumer of the block (attn_takes_pairs)
+    shared,  // a unit twice, once for each block of a cluster (attn_shares_units)
+};
+
 /// What the planner knows of the model and the device.
 struct PlanShape {
     bool deterministic;
@@ -37,11 +47,11 @@ struct PlanShape {
     int32_t group;  // query heads of a K/V head
     int32_t sliding_window;
     int32_t max_depth;
-    int32_t splits;  // > 0: forced
-    int32_t multiprocessors;
+    int32_t splits;                // > 0: forced
+    int32_t multiprocessors;       // a shared step: pairs of them
     int32_t tile_keys;             // of a key tile
     SegmentLevels segment_levels;  // deterministic mode
-    bool pairs;                    // attn_takes_pairs
+    PlanEntry entry;
     int32_t path_keys;
     int32_t most_path_nodes_log2;
     int32_t partial_capacity;
@@ -61,13 +71,15 @@ struct PlanRequest {
     int32_t context;
     int32_t nodes;
     int32_t first_node;
-    int64_t pages_begin;     // of its entries in the page table
-    int32_t row_tiles;       // of one K/V head
-    int32_t first_tile;      // fast mode: key tiles [first_tile, first_tile + tiles)
-    int32_t tiles;           // 0: no nodes
-    int32_t least_boundary;  // deterministic mode
-    PrefixClass prefix[2];   // deterministic mode, by position; count 0: none
-    bool adjacent;           // deterministic mode: takes_adjacent() of the step
+    int64_t pages_begin;  // of its entries in the page table
+    int32_t row_tiles;    // of one K/V head
+    int32_t first_tile;   // fast mode: key tiles [first_tile, first_tile + tiles)
+    int32_t tiles;        // 0: no nodes
+    // Deterministic mode.
+    int32_t least_boundary;
+    PrefixClass prefix[2];  // by position; count 0: none
+    int32_t segment_tiles;  // of prefix[0]
+    bool adjacent;          // takes_adjacent() of the step
 };
 
 /// How many of each a request has; also where its own begin in the step's lists.
@@ -101,12 +113,23 @@ constexpr int32_t turns(int32_t a, int32_t b) {
     return a <= b ? 1 : ceil_div(a, b);
 }
 
-/// Deterministic mode: units of an entry.
-constexpr int32_t entry_width_log2(const PlanShape& shape) {
-    return shape.pairs ? 1 : 0;
+/// Key tiles of so many keys; as a shift, or a division by a constant.
+constexpr int32_t key_tiles(const PlanShape& shape, int32_t keys) {
+    if (shape.tile_keys == kMlaWgmmaTileKeys) return ceil_div(keys, kMlaWgmmaTileKeys);
+    return ceil_shift(keys, kTileKeysLog2);
 }
+
+/// Deterministic mode: places in the list that an entry takes.
 constexpr int32_t entry_width(const PlanShape& shape) {
-    return 1 << entry_width_log2(shape);
+    return shape.entry == PlanEntry::unit ? 1 : 2;
+}
+/// Blocks that take a run together.
+constexpr int32_t run_blocks(const PlanShape& shape) {
+    return shape.entry == PlanEntry::shared ? 2 : 1;
+}
+/// Deterministic mode: path units that stand side by side in an entry.
+constexpr int32_t entry_paths_log2(const PlanShape& shape) {
+    return shape.entry == PlanEntry::pair ? 1 : 0;
 }
 
 /// Units in the list of a step that has `total` of everything.
@@ -124,10 +147,15 @@ constexpr int32_t path_units(const PlanShape& shape, int32_t nodes, int32_t path
     return ceil_shift(nodes, path_nodes_log2) * node_tiles(shape);
 }
 
-/// Deterministic mode: keys of a segment for rows of this boundary, whole tiles. A function of the
-/// boundary alone, in steps of an eighth or one tile, so that rows of one tree rarely differ.
-constexpr int32_t segment_of(const PlanShape& shape, int32_t boundary) {
-    const int32_t tiles = boundary > 0 ? ceil_div(boundary, shape.tile_keys) : 1;
+/// Deterministic mode: entries of a request's path units with so many nodes.
+constexpr int32_t path_entries(const PlanShape& shape, int32_t nodes, int32_t path_nodes_log2) {
+    return ceil_shift(path_units(shape, nodes, path_nodes_log2), entry_paths_log2(shape));
+}
+
+/// Deterministic mode: key tiles of a segment for rows of this boundary. A function of the boundary
+/// alone, in steps of an eighth or one tile, so that rows of one tree rarely differ.
+constexpr int32_t segment_tiles_of(const PlanShape& shape, int32_t boundary) {
+    const int32_t tiles = boundary > 0 ? key_tiles(shape, boundary) : 1;
     int32_t segment = tiles;
     for (const SegmentLevel& level : shape.segment_levels.level) {
         segment = ceil_div(tiles, level.segments);
@@ -136,7 +164,11 @@ constexpr int32_t segment_of(const PlanShape& shape, int32_t boundary) {
     }
     int32_t step_log2 = 0;
     while (segment >> step_log2 >= 16) ++step_log2;
-    return ceil_shift(segment, step_log2) * (shape.tile_keys << step_log2);
+    return ceil_shift(segment, step_log2) << step_log2;
+}
+/// Its keys.
+constexpr int32_t segment_of(const PlanShape& shape, int32_t boundary) {
+    return segment_tiles_of(shape, boundary) * shape.tile_keys;
 }
 
 /// Key tiles wholly before this key are in no window of a node at `position` or later.
@@ -147,7 +179,7 @@ constexpr int32_t first_window_tile(int32_t position, int32_t sliding_window, in
 
 constexpr PrefixClass prefix_class(int32_t segment_keys, int32_t begin, int32_t end) {
     if (begin >= end) return {segment_keys, end, end, 0, 0};
-    const int32_t first = begin / segment_keys;
+    const int32_t first = begin > 0 ? begin / segment_keys : 0;
     return {segment_keys, begin, end, first, ceil_div(end, segment_keys) - first};
 }
 
@@ -173,10 +205,11 @@ constexpr PlanRequest plan_request(const PlanShape& shape, const PlanExtent& ext
                         .tiles = 0,
                         .least_boundary = 0,
                         .prefix = {},
+                        .segment_tiles = 0,
                         .adjacent = false};
     if (nodes <= 0) return request;
     request.first_tile = first_window_tile(context, shape.sliding_window, shape.tile_keys);
-    request.tiles = ceil_div(context + nodes, shape.tile_keys) - request.first_tile;
+    request.tiles = key_tiles(shape, context + nodes) - request.first_tile;
     if (shape.deterministic) {
         const int32_t least = path_boundary(context + least_depth, shape.max_depth);
         const int32_t most = path_boundary(context + most_depth, shape.max_depth);
@@ -184,19 +217,31 @@ constexpr PlanRequest plan_request(const PlanShape& shape, const PlanExtent& ext
             shape.tile_keys *
             first_window_tile(context + least_depth, shape.sliding_window, shape.tile_keys);
         request.least_boundary = least;
-        const int32_t segment_keys = segment_of(shape, most);
-        const int32_t least_keys = least == most ? segment_keys : segment_of(shape, least);
-        request.prefix[0] = prefix_class(segment_keys, begin, most);
+        const int32_t tiles = segment_tiles_of(shape, most);
+        const int32_t least_tiles = least == most ? tiles : segment_tiles_of(shape, least);
+        request.prefix[0] = prefix_class(tiles * shape.tile_keys, begin, most);
+        request.segment_tiles = least_tiles;
         // Depths differ by 64 at most: there is no third length.
-        if (least_keys != segment_keys) {
+        if (least_tiles != tiles) {
             int32_t end = least;
-            while (segment_of(shape, end + kBoundaryKeys) == least_keys) end += kBoundaryKeys;
+            while (segment_tiles_of(shape, end + kBoundaryKeys) == least_tiles)
+                end += kBoundaryKeys;
             request.prefix[1] = request.prefix[0];
-            request.prefix[0] = prefix_class(least_keys, begin, end);
+            request.prefix[0] = prefix_class(least_tiles * shape.tile_keys, begin, end);
         }
     }
     return request;
 }
+
+/// What the requests of a step have together.
+struct PlanTotals {
+    int32_t most_tiles = 0;
+    // Deterministic mode.
+    int32_t least_segment_tiles = kAnyTiles / kMostSplits / 2;
+    int32_t prefix_units = 0;
+    int32_t most_nodes = 0;
+    int32_t path_entries[kMostPathNodesLog2 + 1] = {};  // with 2^i nodes a path unit
+};
 
 /// Parts of a request's keys: partials of its row tiles. `choice`: the chunk length in tiles, or
 /// the forced number of parts.
@@ -209,10 +254,11 @@ constexpr int32_t plan_splits(const PlanShape& shape, const PlanRequest& request
 /// Deterministic mode: row tiles of the same keys, and segments of the same row tile, that stand
 /// side by side in an entry.
 constexpr int32_t entry_tiles_log2(const PlanShape& shape, const PlanRequest& request) {
-    return shape.pairs && request.row_tiles % 2 == 0 ? 1 : 0;
+    return shape.entry == PlanEntry::pair && request.row_tiles % 2 == 0 ? 1 : 0;
 }
 constexpr int32_t entry_segments_log2(const PlanShape& shape, const PlanRequest& request) {
-    return shape.pairs && request.adjacent && request.row_tiles % 2 != 0 ? 1 : 0;
+    const bool alone = request.row_tiles % 2 != 0;
+    return shape.entry == PlanEntry::pair && request.adjacent && alone ? 1 : 0;
 }
 
 /// Deterministic mode: units of the request's prefix.
@@ -235,20 +281,20 @@ constexpr int32_t run_entries(const PlanShape& shape, const PlanRequest& request
     const int32_t entries = plan_entries(shape, request, choice);
     if (entries == 0) return 0;
     if (shape.splits > 0) return ceil_div(entries, choice);
-    const int32_t run_keys = choice * shape.tile_keys;
-    const int32_t keys = request.prefix[0].segment_keys << entry_segments_log2(shape, request);
-    if (run_keys < 2 * keys) return 1;
-    const int32_t wanted = run_keys / keys;
+    const int32_t tiles = request.segment_tiles << entry_segments_log2(shape, request);
+    if (choice < 2 * tiles) return 1;
+    const int32_t wanted = choice / tiles;
     return wanted < entries ? wanted : entries;
+}
+/// Runs that so many entries make, of so many at most.
+constexpr int32_t entry_runs(int32_t entries, int32_t of_run) {
+    return of_run <= 1 ? entries : ceil_div(entries, of_run);
 }
 
 /// Parts that blocks take of a row tile: in deterministic mode runs of entries.
 constexpr int32_t plan_parts(const PlanShape& shape, const PlanRequest& request, int32_t choice) {
     if (!shape.deterministic) return plan_splits(shape, request, choice);
-    const int32_t entries = plan_entries(shape, request, choice);
-    if (entries == 0) return 0;
-    const int32_t of_run = run_entries(shape, request, choice);
-    return of_run == 1 ? entries : ceil_div(entries, of_run);
+    return entry_runs(plan_entries(shape, request, choice), run_entries(shape, request, choice));
 }
 
 /// Begin of part `part` of `parts` that `count` things are cut into, alike but for one.
@@ -309,7 +355,7 @@ constexpr PlanCounts plan_counts(const PlanShape& shape, const PlanRequest& requ
     PlanCounts counts = unit_counts(shape, request, choice);
     if (shape.deterministic) {
         counts.path_units = path_units(shape, request.nodes, path_nodes_log2);
-        counts.path_entries = ceil_div(counts.path_units, entry_width(shape));
+        counts.path_entries = path_entries(shape, request.nodes, path_nodes_log2);
     }
     if (shape.deterministic || counts.partials > 0) {
         counts.merge_items = shape.kv_heads * plan_merge(shape, request, choice).head_items;

@@ -58,18 +58,15 @@ struct WaveClock {
     constexpr int64_t ns() const { return before_ns + wave_ns; }
 };
 
-/// Deterministic mode: time of a run of the prefix, of `runs`.
-constexpr int32_t run_ns(const PlanShape& shape, const PlanRequest& request, int32_t runs,
-                         int32_t choice) {
-    const TileTime time = tile_time(shape, request, runs, entry_tiles_log2(shape, request));
-    const int32_t entries = run_entries(shape, request, choice);
-    const int32_t tiles = request.prefix[0].segment_keys / shape.tile_keys * entries
-                          << entry_segments_log2(shape, request);
+/// Deterministic mode: time of a run of so many entries of the prefix.
+constexpr int32_t run_ns(const PlanShape& shape, const PlanRequest& request, const TileTime& time,
+                         int32_t entries) {
+    const int32_t tiles = request.segment_tiles * entries << entry_segments_log2(shape, request);
     return unit_ns(shape, time, tiles) + (entries - 1) * shape.costs.segment_ns;
 }
 /// Of an entry of path units, each of which waits for its own keys.
 constexpr int32_t path_ns(const PlanShape& shape, int32_t nodes) {
-    const int32_t tiles = turns(nodes * shape.path_keys, shape.tile_keys);
+    const int32_t tiles = key_tiles(shape, nodes * shape.path_keys);
     return shape.costs.path_ns + tiles * shape.costs.path_tile_ns;
 }
 
@@ -80,23 +77,18 @@ struct PathChoice {
     int64_t ns;  // beyond the prefix, of all blocks
 };
 
+inline constexpr int64_t kNeverNs = int64_t{1} << 50;
+
 /// With 2^nodes_log2 nodes a unit. `idle`: blocks without a run of the prefix in the last wave,
 /// `prefix_ns`: of the longest run. The idle ones take all paths if that lasts no longer than
 /// giving every block one more run.
-constexpr PathChoice path_choice_of(const PlanShape& shape, const PlanRequest* requests,
-                                    int32_t count, int32_t idle, int32_t prefix_ns,
-                                    int32_t nodes_log2) {
-    int32_t entries = 0;
-    int32_t most_nodes = 0;
-    for (int32_t r = 0; r < count; ++r) {
-        entries +=
-            ceil_shift(path_units(shape, requests[r].nodes, nodes_log2), entry_width_log2(shape));
-        if (requests[r].nodes > most_nodes) most_nodes = requests[r].nodes;
-    }
+constexpr PathChoice path_choice_of(const PlanShape& shape, const PlanTotals& totals, int32_t idle,
+                                    int32_t prefix_ns, int32_t nodes_log2) {
+    const int32_t entries = totals.path_entries[nodes_log2];
     if (entries == 0) return {nodes_log2, 0, 0};
-    if (most_nodes > 1 << nodes_log2) most_nodes = 1 << nodes_log2;
+    const int32_t nodes = 1 << nodes_log2;
     const int32_t all = idle + shape.multiprocessors;
-    const int32_t entry_ns = path_ns(shape, most_nodes);
+    const int32_t entry_ns = path_ns(shape, nodes < totals.most_nodes ? nodes : totals.most_nodes);
     const int64_t spread_ns = int64_t{turns(entries, all)} * entry_ns;
     if (idle > 0) {
         const int64_t idle_ns = int64_t{turns(entries, idle)} * entry_ns - prefix_ns;
@@ -107,21 +99,20 @@ constexpr PathChoice path_choice_of(const PlanShape& shape, const PlanRequest* r
 }
 
 /// As few units as take no longer than others. `runs`: of the prefix.
-constexpr PathChoice plan_paths(const PlanShape& shape, const PlanRequest* requests, int32_t count,
-                                int32_t runs, int32_t prefix_ns) {
+constexpr PathChoice plan_paths(const PlanShape& shape, const PlanTotals& totals, int32_t runs,
+                                int32_t prefix_ns) {
     const int32_t blocks = shape.multiprocessors;
-    const int32_t idle =
-        runs > 0 && runs <= blocks ? blocks - runs : (blocks - runs % blocks) % blocks;
+    const int32_t last = runs <= blocks ? runs : runs % blocks;
+    const int32_t idle = last > 0 ? blocks - last : 0;
     int32_t log2 = shape.most_path_nodes_log2;
-    PathChoice best = path_choice_of(shape, requests, count, idle, prefix_ns, log2);
-    while (--log2 >= 0) {
-        const PathChoice next = path_choice_of(shape, requests, count, idle, prefix_ns, log2);
+    while (log2 > 0 && totals.most_nodes <= 1 << (log2 - 1)) --log2;
+    PathChoice best = {0, 0, kNeverNs};
+    for (; log2 >= 0; --log2) {
+        const PathChoice next = path_choice_of(shape, totals, idle, prefix_ns, log2);
         if (next.ns < best.ns) best = next;
     }
     return best;
 }
-
-inline constexpr int64_t kNeverNs = int64_t{1} << 50;
 
 /// Of a cut: predicted time of the step, kNeverNs where there is no room for its partials, and how
 /// it would take the paths.
@@ -131,11 +122,11 @@ struct Prediction {
 };
 
 constexpr Prediction predict(const PlanShape& shape, const PlanRequest* requests, int32_t count,
-                             int32_t choice) {
+                             const PlanTotals& totals, int32_t choice) {
     PlanCounts total{};
     int64_t partial_rows = 0;
     int64_t merged_rows = 0;
-    int32_t together_log2 = 1;
+    int32_t together_log2 = shape.deterministic ? 0 : 1;  // fast mode
     for (int32_t r = 0; r < count; ++r) {
         const PlanRequest& request = requests[r];
         const PlanCounts counts = unit_counts(shape, request, choice);
@@ -147,29 +138,33 @@ constexpr Prediction predict(const PlanShape& shape, const PlanRequest* requests
         }
         if (request.row_tiles % 2 != 0) together_log2 = 0;
     }
-    if (!shape.pairs || total.runs <= shape.multiprocessors) together_log2 = 0;
+    if (shape.entry != PlanEntry::pair || total.runs <= shape.multiprocessors) together_log2 = 0;
 
     WaveClock clock(shape.multiprocessors);
     int32_t prefix_ns = 0;
     for (int32_t r = 0; r < count; ++r) {
         const PlanRequest& request = requests[r];
         if (request.tiles == 0) continue;
+        const int32_t side_log2 =
+            shape.deterministic ? entry_tiles_log2(shape, request) : together_log2;
+        const TileTime time = tile_time(shape, request, total.runs >> together_log2, side_log2);
+        int32_t parts = 0;
+        int32_t ns = 0;
         if (shape.deterministic) {
-            const int32_t ns = run_ns(shape, request, total.runs, choice);
-            clock.add(unit_counts(shape, request, choice).runs, ns);
+            const int32_t entries = run_entries(shape, request, choice);
+            parts = entry_runs(plan_entries(shape, request, choice), entries);
+            ns = run_ns(shape, request, time, entries);
             if (ns > prefix_ns) prefix_ns = ns;
         } else {
-            const int32_t parts = plan_parts(shape, request, choice);
-            const TileTime time =
-                tile_time(shape, request, total.runs >> together_log2, together_log2);
-            clock.add(shape.kv_heads * request.row_tiles * parts >> together_log2,
-                      unit_ns(shape, time, ceil_div(request.tiles, parts)));
+            parts = plan_parts(shape, request, choice);
+            ns = unit_ns(shape, time, ceil_div(request.tiles, parts));
         }
+        clock.add((shape.kv_heads * request.row_tiles >> side_log2) * parts, ns);
     }
     int64_t ns = clock.ns();
     PathChoice paths{};
     if (shape.deterministic) {
-        paths = plan_paths(shape, requests, count, total.runs, prefix_ns);
+        paths = plan_paths(shape, totals, total.runs, prefix_ns);
         // Of cuts that the paths outlast alike the one with the shortest runs.
         ns += paths.ns + prefix_ns / 256;
     }
@@ -188,12 +183,24 @@ constexpr int32_t plan_choice(const PlanShape& shape, int32_t most_tiles, int32_
     return most_tiles > parts ? ceil_div(most_tiles, parts) : 1;
 }
 
+/// Whether the candidate `parts` can be the one that is chosen: not where one with fewer parts is
+/// the same step, be it because a part has one key tile already, be it, in deterministic mode,
+/// because no run has two segments already (run_entries).
+constexpr bool plan_considers(const PlanShape& shape, const PlanTotals& totals, int32_t parts) {
+    if (parts == 1) return true;
+    if (shape.splits > 0) return parts <= shape.splits;
+    if (parts > totals.most_tiles) return false;
+    return !shape.deterministic ||
+           (parts - 1) * (2 * totals.least_segment_tiles - 1) < totals.most_tiles;
+}
+
 /// Of the candidate `parts`; the one of least ns is chosen, of several the one with the fewest
 /// parts. Where splits are forced ns only says that more parts are better, while there is room.
 constexpr Prediction plan_candidate(const PlanShape& shape, const PlanRequest* requests,
-                                    int32_t count, int32_t most_tiles, int32_t parts) {
-    if (parts > 1 && parts > (shape.splits > 0 ? shape.splits : most_tiles)) return {kNeverNs, {}};
-    Prediction of = predict(shape, requests, count, plan_choice(shape, most_tiles, parts));
+                                    int32_t count, const PlanTotals& totals, int32_t parts) {
+    if (!plan_considers(shape, totals, parts)) return {kNeverNs, {}};
+    const int32_t choice = plan_choice(shape, totals.most_tiles, parts);
+    Prediction of = predict(shape, requests, count, totals, choice);
     if (shape.splits > 0 && of.ns < kNeverNs) of.ns = kMostSplits - parts;
     return of;
 }

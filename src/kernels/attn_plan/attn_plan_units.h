@@ -64,7 +64,7 @@ struct RunPlace {
     int32_t entries;
     int32_t width;  // of an entry
 
-    /// Unit of entry `entry`, of a pair the first.
+    /// Where entry `entry` stands: its unit, or the first of two.
     constexpr int32_t at(int32_t entry) const {
         return width * (entry == 0 ? number : others + entry - 1);
     }
@@ -82,6 +82,25 @@ constexpr WorkUnit empty_unit(const WorkUnit& beside) {
     unit.key_begin = unit.key_end;
     unit.partial = -1;
     return unit;
+}
+
+/// Stores entry `entry` of a run: `first` and what stands beside it, `beside()` where that is
+/// another unit. `store(i, unit)`: `unit` is the list's i-th.
+template <class Beside, class Store>
+constexpr void store_entry(const PlanShape& shape, const RunPlace& place, int32_t entry,
+                           const WorkUnit& first, const Beside& beside, Store&& store) {
+    const int32_t at = place.at(entry);
+    WorkUnit unit = first;
+    unit.next = place.after(entry, shape.multiprocessors);
+    store(at, unit);
+    if (shape.entry == PlanEntry::pair) {
+        WorkUnit second = beside();
+        second.next = unit.next;
+        store(at + 1, second);
+    } else if (shape.entry == PlanEntry::shared) {
+        if (unit.next != kLastUnit) ++unit.next;
+        store(at + 1, unit);
+    }
 }
 
 /// Deterministic mode: partial `split` of row tile `tile`, without its successor.
@@ -126,16 +145,17 @@ constexpr void plan_prefix_run(const PlanShape& shape, const PlanRequest& reques
                             .entries = end - begin,
                             .width = entry_width(shape)};
     for (int32_t i = begin; i < end; ++i) {
-        WorkUnit unit{};
-        for (int32_t side = 0; side < place.width; ++side) {
-            const int32_t tile = (column << tiles_log2) + (tiles_log2 > 0 ? side : 0);
-            const int32_t split = (i << segments_log2) + (segments_log2 > 0 ? side : 0);
-            unit = side >> (tiles_log2 + segments_log2) == 0 && split < splits
-                       ? plan_segment_unit(shape, request, r, first.partials, splits, tile, split)
-                       : empty_unit(unit);
-            unit.next = place.after(i - begin, shape.multiprocessors);
-            store(place.at(i - begin) + side, unit);
-        }
+        const int32_t tile = column << tiles_log2;
+        const int32_t split = i << segments_log2;
+        const WorkUnit unit =
+            plan_segment_unit(shape, request, r, first.partials, splits, tile, split);
+        const auto beside = [&] {
+            if (tiles_log2 + segments_log2 == 0 || split + segments_log2 >= splits)
+                return empty_unit(unit);
+            return plan_segment_unit(shape, request, r, first.partials, splits, tile + tiles_log2,
+                                     split + segments_log2);
+        };
+        store_entry(shape, place, i - begin, unit, beside, store);
     }
 }
 
@@ -174,7 +194,7 @@ constexpr WorkUnit plan_path_unit(const PlanShape& shape, const PlanRequest& req
 }
 
 /// Deterministic mode: stores the units of path run `index` of `path_runs`; `total`: of the step.
-/// `unit_of(i, side)`: of the step's i-th entry of paths.
+/// `unit_of(i, side)`: of the step's i-th entry of paths; side 1: of a pair.
 template <class UnitOf, class Store>
 constexpr void plan_path_run(const PlanShape& shape, const PlanCounts& total, int32_t path_runs,
                              int32_t index, const UnitOf& unit_of, Store&& store) {
@@ -186,11 +206,8 @@ constexpr void plan_path_run(const PlanShape& shape, const PlanCounts& total, in
                             .entries = end - begin,
                             .width = entry_width(shape)};
     for (int32_t i = begin; i < end; ++i) {
-        for (int32_t side = 0; side < place.width; ++side) {
-            WorkUnit unit = unit_of(i, side);
-            unit.next = place.after(i - begin, shape.multiprocessors);
-            store(place.at(i - begin) + side, unit);
-        }
+        store_entry(
+            shape, place, i - begin, unit_of(i, 0), [&] { return unit_of(i, 1); }, store);
     }
 }
 
@@ -227,8 +244,7 @@ constexpr MergeItem plan_merge_item(const PlanShape& shape, const PlanRequest& r
                    .path_nodes_log2 = static_cast<uint8_t>(path_nodes_log2),
                    .unused = {}};
     if (shape.deterministic) {
-        const int32_t boundary = path_boundary(position, shape.max_depth);
-        const bool second = segment_of(shape, boundary) != request.prefix[0].segment_keys;
+        const bool second = path_boundary(position, shape.max_depth) > request.prefix[0].key_end;
         const PrefixClass& prefix = request.prefix[second ? 1 : 0];
         if (second) item.first_partial += request.prefix[0].count;
         item.partials = static_cast<uint16_t>(prefix.count);

@@ -22,7 +22,7 @@ constexpr int32_t most_row_tiles(const kdt_attn_shape& shape, int32_t requests, 
 /// Deterministic mode: prefix segments of one request, of both lengths, at most.
 constexpr int32_t most_segments(const kdt_attn_shape& shape, int32_t max_context) {
     const int32_t tiles = ceil_div(max_context, least_tile_keys(shape));
-    const int32_t most = attn_segment_levels(shape, AttnEngine::wgmma_sm90).level[3].segments;
+    const int32_t most = most_row_segments(shape);
     return 2 * (tiles < most ? tiles : most);
 }
 
@@ -37,10 +37,13 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
     if (shape.mode == KDT_ATTN_DETERMINISTIC) {
         workspace.partial_capacity =
             row_tiles * most_segments(shape, max_context) + max_nodes * node_tiles(shape);
-        // Where the list is of pairs, one a row tile and one of a request's paths may be half
-        // empty, or, where all have blocks of their own, every one.
+        // All units have partials. In a shared step each stands twice. Where the list is of pairs,
+        // one a row tile and one of a request's paths may be half empty, or, where all have blocks
+        // of their own, every one.
         workspace.unit_capacity =
-            workspace.partial_capacity + row_tiles + requests + multiprocessors;
+            attn_shares_units(shape, AttnEngine::wgmma_sm90, rows, multiprocessors)
+                ? 2 * workspace.partial_capacity
+                : workspace.partial_capacity + row_tiles + requests + multiprocessors;
         workspace.merge_item_capacity = rows;  // one a row at worst
         workspace.path_keys = attn_path_keys(shape);
     } else {
@@ -84,21 +87,24 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
 }
 
 constexpr PlanShape plan_shape(const kdt_attn_shape& shape, const AttnWorkspace& workspace,
-                               int32_t multiprocessors, AttnEngine engine) {
+                               int32_t max_nodes, int32_t multiprocessors, AttnEngine engine) {
+    const bool shared = attn_shares_units(shape, engine, max_nodes * shape.heads, multiprocessors);
     return {.deterministic = shape.mode == KDT_ATTN_DETERMINISTIC,
             .kv_heads = shape.kv_heads,
             .group = shape.heads / shape.kv_heads,
             .sliding_window = shape.sliding_window,
             .max_depth = shape.max_depth,
             .splits = shape.splits,
-            .multiprocessors = multiprocessors,
+            .multiprocessors = shared ? multiprocessors / 2 : multiprocessors,
             .tile_keys = attn_tile_keys(shape, engine),
             .segment_levels = attn_segment_levels(shape, engine),
-            .pairs = attn_takes_pairs(shape, engine),
+            .entry = shared                            ? PlanEntry::shared
+                     : attn_takes_pairs(shape, engine) ? PlanEntry::pair
+                                                       : PlanEntry::unit,
             .path_keys = attn_path_keys(shape),
             .most_path_nodes_log2 = most_path_nodes_log2(shape, engine),
             .partial_capacity = workspace.partial_capacity,
-            .costs = attn_costs(shape, engine)};
+            .costs = shared ? attn_shared_costs(shape, engine) : attn_costs(shape, engine)};
 }
 
 }  // namespace kd

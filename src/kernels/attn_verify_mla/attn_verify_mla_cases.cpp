@@ -242,6 +242,45 @@ void add_few_rows(std::vector<AttnVerifyMlaCase>& cases) {
     }
 }
 
+/// bf16 steps of at most 64 rows, whose units two blocks share in deterministic mode.
+void add_shared_units(std::vector<AttnVerifyMlaCase>& cases) {
+    struct Shared {
+        const char* name;
+        int32_t heads;
+        std::vector<AttnRequestCase> requests;
+        bool reduced;
+    };
+    const Shared tests[] = {
+        // More units than pairs of blocks, of 16 and 8 rows, so that Q changes.
+        {"many",
+         8,
+         {{9000, 2, random, heavy}, {9100, 1, chain, light}, {9200, 1, chain, heavy}},
+         true},
+        // The same of 8 and 48 rows: each warp of the softmax has 16.
+        {"wide", 8, {{9000, 1, chain, heavy}, {9100, 6, random, heavy}}, true},
+        {"full", 8, {{20000, 8, random, heavy}}, false},
+        {"h12", 12, {{5000, 2, star, heavy}, {0, 3, random, light}}, false},
+        {"h16", 16, {{3000, 4, random, heavy}}, false},
+        {"h64", 64, {{4000, 1, chain, heavy}}, false},
+        {"h3", 3, {{2500, 7, random, heavy}, {47, 9, chain, heavy}}, false},
+    };
+    for (const Shared& of : tests) {
+        AttnVerifyMlaCase test;
+        test.name = std::string("shared_units_") + of.name;
+        test.heads = of.heads;
+        test.step.requests = of.requests;
+        test.step.page_size = kPageSizes[cases.size() % 4];
+        test.step.seed = static_cast<uint32_t>(950 + cases.size());
+        test.fused_query = of.heads == 16;
+        test.reduced = of.reduced;
+        cases.push_back(test);
+        if (of.heads != 12 && of.heads != 16) continue;
+        test.name += "_capped";
+        test.logit_cap = 30.0f;
+        cases.push_back(test);
+    }
+}
+
 /// Units of many tiles, all along which references move.
 void add_climbing(std::vector<AttnVerifyMlaCase>& cases) {
     for (int32_t f = 0; f < 3; ++f) {
@@ -323,6 +362,7 @@ std::span<const AttnVerifyMlaCase> attn_verify_mla_cases() {
         add_batches(all);
         add_far_and_capped(all);
         add_few_rows(all);
+        add_shared_units(all);
         add_climbing(all);
         add_random(all);
         add_many_units(all);

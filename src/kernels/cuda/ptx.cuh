@@ -98,6 +98,19 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
         : "memory");
 }
 
+/// The same, also for what other blocks of the cluster did for it.
+__device__ __forceinline__ void mbarrier_wait_cluster(uint32_t barrier, uint32_t parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}\n" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+
 /// Whether the phase of parity `parity` has completed.
 __device__ __forceinline__ bool mbarrier_done(uint32_t barrier, uint32_t parity) {
     uint32_t done;
@@ -230,7 +243,14 @@ __device__ __forceinline__ void store_matrices(uint32_t to, uint32_t m0, uint32_
                  : "memory");
 }
 
-/// The same, each matrix transposed.
+/// The first two of them; lanes 0..15 give the addresses.
+__device__ __forceinline__ void store_matrix_pair(uint32_t to, uint32_t m0, uint32_t m1) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(m0),
+                 "r"(m1)
+                 : "memory");
+}
+
+/// Four, each transposed.
 __device__ __forceinline__ void store_matrices_transposed(uint32_t to, uint32_t m0, uint32_t m1,
                                                           uint32_t m2, uint32_t m3) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
@@ -238,7 +258,7 @@ __device__ __forceinline__ void store_matrices_transposed(uint32_t to, uint32_t 
                  : "memory");
 }
 
-/// The first two of them; lanes 0..15 give the addresses.
+/// The first two of them.
 __device__ __forceinline__ void store_matrix_pair_transposed(uint32_t to, uint32_t m0,
                                                              uint32_t m1) {
     asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to),
@@ -280,6 +300,61 @@ __device__ __forceinline__ bool named_barrier_any(int32_t id, int32_t threads, b
         : "r"(static_cast<int32_t>(vote)), "r"(id), "r"(threads)
         : "memory");
     return any != 0;
+}
+
+// ---- clusters -----------------------------------------------------------------------------------
+// Addresses of another block's shared memory come from map_shared().
+
+/// Barrier of all threads of the cluster. Of memory it orders what mbarrier_init_fence() does, and
+/// within each block what __syncthreads() does.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile(
+        "barrier.cluster.arrive.relaxed.aligned;\n"
+        "barrier.cluster.wait.acquire.aligned;\n" ::
+            : "memory");
+}
+
+/// The place of this block's `address` in the shared memory of the cluster's block `rank`.
+__device__ __forceinline__ uint32_t map_shared(uint32_t address, uint32_t rank) {
+    uint32_t mapped;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+    return mapped;
+}
+
+/// 16 bytes to another block; counted by its `barrier` when they are there.
+__device__ __forceinline__ void store_async(uint32_t to, float4 value, uint32_t barrier) {
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, "
+        "%4}, [%5];" ::"r"(to),
+        "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier)
+        : "memory");
+}
+
+/// This warp arrives at another block's barrier, whose phase also waits for `bytes` of copies;
+/// orders nothing else.
+__device__ __forceinline__ void mbarrier_arrive_warp_of_peer(uint32_t barrier, int32_t lane,
+                                                             uint32_t bytes = 0) {
+    if (lane == 0)
+        asm volatile(
+            "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%0], %1;" ::"r"(
+                barrier),
+            "r"(bytes)
+            : "memory");
+    else if (kAllLanesArrive)
+        asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+                     : "memory");
+    __syncwarp();
+}
+
+/// `bytes` (a multiple of 16) from this block's to another one's shared memory; counted by its
+/// `barrier`.
+__device__ __forceinline__ void copy_bulk_to_peer(uint32_t to, uint32_t from, uint32_t bytes,
+                                                  uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+        "[%3];" ::"r"(to),
+        "r"(from), "r"(bytes), "r"(barrier)
+        : "memory");
 }
 
 // ---- registers --------------------------------------------------------------------------------

@@ -15,19 +15,18 @@
 // P has two places, so that nobody asks whether the last one is free.
 #pragma once
 
-#include "kernels/attn_plan/quad_layout.h"
-#include "kernels/attn_verify_mla/wgmma/bf16_scores.cuh"
+#include "kernels/attn_verify_mla/wgmma/bf16_load.cuh"
+#include "kernels/attn_verify_mla/wgmma/bf16_results.cuh"
+#include "kernels/attn_verify_mla/wgmma/bf16_softmax.cuh"
 
 namespace kd::mla_wgmma {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// ---- load -------------------------------------------------------------------------------------
-
+/// Gathers the tiles of this block's units.
 __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shared,
                                      int32_t thread) {
-    const int32_t unit16 = thread % 8;  // of each 128-byte piece
-    const auto* const kv = static_cast<const std::byte*>(p.kv) + unit16 * 16;
+    const auto* const kv = static_cast<const std::byte*>(p.kv) + thread % 8 * 16;
     const FirstSlots<kKeys, 3> first(p.workspace, thread);
     const uint64_t policy = ptx::evict_first_policy();
     TileWalk<kKeys> walk(p);
@@ -36,12 +35,7 @@ __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shar
         const int32_t before = walk.unit_index;
         const TileRow row = look_up(walk, thread, first_slot);
         if (walk.unit_index == before || !walk.valid()) return row;
-        if (thread < 4)
-            ptx::copy_async_16(
-                shared + unit_place(units) + thread * 16,
-                reinterpret_cast<const std::byte*>(p.workspace.units + walk.unit_index) +
-                    thread * 16,
-                true);
+        copy_unit<WholeRing>(p, shared, units, walk.unit_index, thread);
         ++units;
         return row;
     };
@@ -54,30 +48,13 @@ __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shar
         // Let Q be asked for in between, or it would queue behind all stages.
         if (tile == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
         if (now.fresh) ptx::grid_dependency_wait();  // again costs less than to remember it
-        const uint32_t stage = tile % kStages;
-        ptx::mbarrier_wait(shared + kBarrierEmpty + 8 * stage, tile / kStages & 1 ^ 1);
-#pragma unroll
-        for (int32_t step = 0; step < kKeys / 16; ++step) {
-            const int32_t slot = __shfl_sync(0xffffffff, lane_slot, step * 4 + thread % 32 / 8);
-            const bool valid = slot >= 0;
-            // The ABI keeps a slot's bytes below 2^32.
-            const std::byte* const row = kv + uint64_t{static_cast<uint32_t>(max(slot, 0))} *
-                                                  static_cast<uint32_t>(p.kv_slot_bytes);
-            const uint32_t to = shared + kKv + stage * kTileBytes +
-                                copy_offset(copy_row<kKeys>(thread, step), unit16);
-#pragma unroll
-            for (int32_t chunk = 0; chunk < kChunks; ++chunk)
-                ptx::copy_async_16(to + chunk * kChunkBytes, row + chunk * 128, valid, policy);
-        }
-        ptx::mbarrier_arrive_on_copies(shared + kBarrierFull + 8 * stage);
+        copy_tile<WholeRing>(p, kv, shared, tile, lane_slot, 0, thread, policy);
         now = next;
         next = later;
         later = following();
     }
     if (tile == 1) ptx::named_barrier_sync(kQueryBarrier, 256);  // somebody has arrived
 }
-
-// ---- score ------------------------------------------------------------------------------------
 
 /// The score warpgroup, one unit after the other.
 struct ScoreRole {
@@ -121,65 +98,9 @@ struct ScoreRole {
     __device__ int32_t row() const { return first_row; }  // and row + 8
     __device__ uint32_t full() const { return shared + kBarrierFull + 8 * place.stage; }
 
-    /// Softmax of one tile: its P, packed, and the factor of what was accumulated before it.
-    struct Published {
-        uint32_t p[kKeys / 8][2];
-        float factor[2];
-        bool rescale;  // the factor of some row of the warp may not be 1
-    };
-
-    /// P of a tile relative to the references that stand; where it shows that a row's has to move,
-    /// made again. `first`: of the unit, so that all move.
-    __device__ __forceinline__ Published soften(const Scores& s, RowState (&rows)[2],
-                                                bool first) const {
-        Published out;
-        float sum[2] = {INFINITY, INFINITY};  // of this thread
-        const auto attempt = [&] {
-            float part[2][2] = {};  // two short chains a row
-#pragma unroll
-            for (int32_t j = 0; j < kKeys / 8; ++j) {
-                float e[4];
-#pragma unroll
-                for (int32_t i = 0; i < 4; ++i) {
-                    e[i] = ptx::exp2_approx(__fmaf_rn(s[4 * j + i], to_log2, -rows[i / 2].maximum));
-                    part[i / 2][i % 2] += e[i];
-                }
-                out.p[j][0] = ptx::pack_bf16(e[0], e[1]);
-                out.p[j][1] = ptx::pack_bf16(e[2], e[3]);
-            }
-            for (int32_t r = 0; r < 2; ++r) sum[r] = part[r][0] + part[r][1];
-        };
-        if (!first) attempt();
-        out.rescale = __any_sync(0xffffffff, fmaxf(sum[0], sum[1]) > kMostSum);
-        out.factor[0] = out.factor[1] = 1.0f;
-        if (out.rescale) [[unlikely]] {
-            float top[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-            for (int32_t i = 0; i < kKeys / 2; ++i) top[i >> 1 & 1] = fmaxf(top[i >> 1 & 1], s[i]);
-#pragma unroll
-            for (int32_t r = 0; r < 2; ++r) {
-                top[r] = quad_max(top[r]) * to_log2;
-                const uint32_t moving = __ballot_sync(0xffffffff, sum[r] > kMostSum);
-                // Whether the row's, that is of one of its four threads.
-                const bool own = (moving >> (thread % 32 & ~3) & 15) != 0 && top[r] > -INFINITY;
-                out.factor[r] = own ? ptx::exp2_approx(rows[r].maximum - top[r]) : 1.0f;
-                rows[r].maximum = own ? top[r] : rows[r].maximum;
-                rows[r].sum *= out.factor[r];
-            }
-            attempt();
-        }
-        for (int32_t r = 0; r < 2; ++r) rows[r].sum += sum[r];
-#pragma unroll
-        for (int32_t j = 0; j < kKeys / 8; ++j) {
-            // Packed here, not when it is published: by then s is another tile's.
-            asm volatile("" : "+r"(out.p[j][0]), "+r"(out.p[j][1]));
-        }
-        return out;
-    }
-
     /// Writes a tile's P where that of the tile before the last was. Its stage is full again, or
     /// the last tile was waited for.
-    __device__ __forceinline__ void store_p(const Published& tile) const {
+    __device__ __forceinline__ void store_p(const Published<2>& tile) const {
         const uint32_t buffer = published & 1;
         const uint32_t to = p_row + buffer * kPBytes;
 #pragma unroll
@@ -207,7 +128,7 @@ struct ScoreRole {
         // scores it would hold them up. So a tile's P is handed over when most of those are under
         // way, if their keys are there.
         bool held = false;
-        Published tile;
+        Published<2> tile;
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys) {
             Scores s;
             if (!held) ptx::mbarrier_wait(full(), place.parity);
@@ -221,12 +142,12 @@ struct ScoreRole {
                 if (unit.is_fast())
                     mask_tail(shared + kTailMask, unit, key, row(), s);
                 else
-                    seen.mask(p, unit, key, s);
+                    seen.mask<2>(p, unit, key, s);
             }
             place.next(keys);
             const bool more = key + kKeys < unit.key_end;
             const bool ahead = more && ptx::mbarrier_done(full(), place.parity);
-            tile = soften(s, rows, key == unit.key_begin);
+            tile = soften<2>(s, to_log2, thread, key == unit.key_begin, rows);
             held =
                 __all_sync(0xffffffff, ahead || (more && ptx::mbarrier_done(full(), place.parity)));
             if (held) continue;
@@ -254,6 +175,17 @@ struct ScoreRole {
         }
     }
 
+    /// And who of the tree its rows see.
+    template <class Started>
+    __device__ __forceinline__ void load_query(const QuerySources& sources, QueryRegisters& q,
+                                               const Started& started) const {
+        load_q<0, true>(sources, shared + kQ, thread, q, [&] {
+            started();
+            if (thread < kTileRows)
+                ptx::store_shared(shared + kTailMask + thread * 16, sources.ancestors);
+        });
+    }
+
     __device__ __forceinline__ void run() {
         WorkUnit unit = p.workspace.units[blockIdx.x];
         const int32_t units = p.workspace.header->units;
@@ -265,7 +197,7 @@ struct ScoreRole {
         ptx::grid_dependency_launch();
         if (index >= units) return;
         QueryRegisters q;
-        load_q(sources, shared, thread, q, [] { ptx::named_barrier_arrive(kQueryBarrier, 256); });
+        load_query(sources, q, [] { ptx::named_barrier_arrive(kQueryBarrier, 256); });
         SeenKeys seen(p, unit, row());
         for (uint32_t unit_count = 0;;) {
             RowState rows[2];
@@ -276,101 +208,16 @@ struct ScoreRole {
             const int32_t first = unit.first_node * p.heads + unit.row_begin;
             const int32_t row_count = unit.rows;
             ptx::mbarrier_wait(full(), place.parity);
-            unit = *reinterpret_cast<const WorkUnit*>(memory + unit_place(++unit_count));
+            unit = *reinterpret_cast<const WorkUnit*>(memory + WholeRing::unit_place(++unit_count));
             if (unit.first_node * p.heads + unit.row_begin == first && unit.rows == row_count)
                 continue;
             // All four warps are through with the Q of the unit before.
             ptx::named_barrier_sync(kScoreBarrier, 128);
-            load_q(QuerySources(p, unit, thread), shared, thread, q, [] {});
+            load_query(QuerySources(p, unit, thread), q, [] {});
             seen = SeenKeys(p, unit, row());
         }
     }
 };
-
-// ---- accumulate -------------------------------------------------------------------------------
-
-/// Normalises a warp's 16 rows of O and stores them as a partial, straight from registers, as
-/// quad_layout.h says. `thread`: of the warpgroup; `half`: of the latent.
-__device__ __forceinline__ void store_partial(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                                              int32_t thread, int32_t half,
-                                              const float (&inverse)[2], const float (&o)[2][64]) {
-    const int32_t lane = thread % 32;
-    const int32_t row = thread / 32 * 16 + lane / 4;  // and row + 8
-    auto* const to = static_cast<uint16_t*>(p.workspace.partial_out) +
-                     int64_t{unit.partial} * kTileRows * kMlaLatent +
-                     quad_values_at(row, half * 8, lane % 4);
-#pragma unroll
-    for (int32_t group = 0; group < 8; ++group) {  // of 32 columns
-#pragma unroll
-        for (int32_t r = 0; r < 2; ++r) {
-            uint32_t words[4];
-#pragma unroll
-            for (int32_t i = 0; i < 4; ++i) {
-                const float* const d = &o[group / 4][group % 4 * 16 + i * 4 + 2 * r];
-                words[i] = ptx::pack_bf16(d[0] * inverse[r], d[1] * inverse[r]);
-            }
-            if (row + 8 * r < unit.rows)
-                *reinterpret_cast<uint4*>(to + quad_values_at(8 * r, group, 0)) =
-                    make_uint4(words[0], words[1], words[2], words[3]);
-        }
-    }
-}
-
-/// Normalises a warp's 16 rows of O and stores them as the output, by way of its own part of shared
-/// memory, 32 columns at a time. No stage of the ring is taken for it: the next unit's tiles come
-/// meanwhile. `thread`: of the warpgroup.
-__device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                                          uint32_t shared, int32_t thread, int32_t half,
-                                          const float (&inverse)[2], const float (&o)[2][64]) {
-    const int32_t lane = thread % 32;
-    const uint32_t memory = shared + kOut + (half * 4 + thread / 32) * kOutBytes;
-    // 64 bytes a row; the 16-byte units of rows 2 i and 2 i + 1 lie in order i.
-    const auto place = [&](int32_t row, int32_t unit16) {
-        return memory + row * 64 + ((unit16 ^ (row >> 1 & 3)) << 4);
-    };
-    const uint32_t to[2] = {place(lane % 16, lane / 16), place(lane % 16, 2 + lane / 16)};
-    const uint32_t from[2] = {place(lane / 4, lane % 4), place(8 + lane / 4, lane % 4)};
-    const int64_t first_row = int64_t{unit.first_node} * p.heads + unit.row_begin;
-    const int32_t row = thread / 32 * 16 + lane / 4;  // and row + 8
-    auto* const out = static_cast<std::byte*>(p.out) +
-                      2 * ((first_row + row) * kMlaLatent + half * 256) + lane % 4 * 16;
-#pragma unroll
-    for (int32_t piece = 0; piece < 8; ++piece) {
-#pragma unroll
-        for (int32_t i = 0; i < 2; ++i) {  // 16 columns
-            const float* const d = &o[piece / 4][piece % 4 * 16 + i * 8];
-            ptx::store_matrices(to[i], ptx::pack_bf16(d[0] * inverse[0], d[1] * inverse[0]),
-                                ptx::pack_bf16(d[2] * inverse[1], d[3] * inverse[1]),
-                                ptx::pack_bf16(d[4] * inverse[0], d[5] * inverse[0]),
-                                ptx::pack_bf16(d[6] * inverse[1], d[7] * inverse[1]));
-        }
-        __syncwarp();
-        const uint4 values[2] = {ptx::load_shared_128(from[0]), ptx::load_shared_128(from[1])};
-        if (row < unit.rows) *reinterpret_cast<uint4*>(out + piece * 64) = values[0];
-        if (row + 8 < unit.rows)
-            *reinterpret_cast<uint4*>(out + 8 * 2 * kMlaLatent + piece * 64) = values[1];
-        __syncwarp();  // before the next piece is written
-    }
-}
-
-/// O += P V of a tile; `more` false: O = P V.
-__device__ __forceinline__ void add_products(uint64_t p_tile, uint64_t v_tile, bool more,
-                                             float (&o)[2][64]) {
-#pragma unroll
-    for (auto& of_columns : o) wgmma::touch(of_columns);
-    wgmma::fence();
-#pragma unroll
-    for (int32_t step = 0; step < kKeys / 16; ++step) {
-#pragma unroll
-        for (int32_t i = 0; i < 2; ++i)
-            wgmma::ss_n128_bt(o[i], p_tile + step * 2,
-                              v_tile + i * 2 * (kChunkBytes >> 4) + step * 128, more || step > 0);
-    }
-    wgmma::commit();
-    wgmma::wait<0>();
-#pragma unroll
-    for (auto& of_columns : o) wgmma::touch(of_columns);
-}
 
 __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const std::byte* memory,
                                            uint32_t shared, int32_t thread, int32_t half) {
@@ -395,7 +242,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
          index = next_unit(unit, index), ++unit_count) {
         if (unit_count > 0) {
             ptx::mbarrier_wait(shared + kBarrierFull + 8 * place.stage, place.parity);
-            unit = *reinterpret_cast<const WorkUnit*>(memory + unit_place(unit_count));
+            unit = *reinterpret_cast<const WorkUnit*>(memory + WholeRing::unit_place(unit_count));
         }
         const uint32_t unit_parity = unit_count & 1;
         float o[2][64];  // 128 columns each: one product cannot have 256 in a block of 512 threads

@@ -47,9 +47,19 @@ static_assert(kSharedRequestBytes <= 232448);
 static_assert(kChunkBytes % 1024 == 0 && kKeys % 16 == 0);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-__device__ __forceinline__ constexpr int32_t unit_place(uint32_t number) {
-    return kUnits + static_cast<int32_t>(number % kUnitPlaces * sizeof(WorkUnit));
-}
+/// Where load() puts what, of a block that has whole units: all 9 chunks.
+struct WholeRing {
+    static constexpr int32_t kStages = mla_wgmma::kStages;
+    static constexpr int32_t kFirstChunk = 0;
+    static constexpr int32_t kChunkCount = kChunks;
+    static constexpr int32_t kTileBytes = mla_wgmma::kTileBytes;
+    static constexpr int32_t kKv = mla_wgmma::kKv;
+    static constexpr int32_t kBarrierFull = mla_wgmma::kBarrierFull;
+    static constexpr int32_t kBarrierEmpty = mla_wgmma::kBarrierEmpty;
+    __device__ static constexpr int32_t unit_place(uint32_t number) {
+        return kUnits + static_cast<int32_t>(number % kUnitPlaces * sizeof(WorkUnit));
+    }
+};
 
 /// Where a role is in the ring: which stage, which phase. Counted, not computed from the number of
 /// tiles: what a tile begins with is waited for.

@@ -14,10 +14,12 @@ using QueryRegisters = uint32_t[kRegisterChunks * 4][4];
 
 /// Where this thread's part of a unit's Q is; what it takes to know that does not wait for Q.
 struct QuerySources {
-    const std::byte* fragment[2] = {};             // rows of its operand registers
-    const std::byte* latent[kTileRows / 16] = {};  // rows it copies; null: none
-    const std::byte* rope[kTileRows / 16] = {};    // likewise
-    uint4 ancestors = {};                          // of row `thread`, in fast mode
+    // Rows of its operand registers, and that it copies. Null: no row of the unit, but zeros, whose
+    // scores move no reference.
+    const std::byte* fragment[2] = {};
+    const std::byte* latent[kTileRows / 16] = {};
+    const std::byte* rope[kTileRows / 16] = {};
+    uint4 ancestors = {};  // of row `thread`, in fast mode
 
     __device__ QuerySources() {}
     __device__ QuerySources(const AttnVerifyMlaParams& p, const WorkUnit& unit, int32_t thread) {
@@ -25,8 +27,8 @@ struct QuerySources {
         const int32_t lane = thread % 32;
 #pragma unroll
         for (int32_t half = 0; half < 2; ++half) {
-            const int32_t row = min(thread / 32 * 16 + lane / 4 + 8 * half, unit.rows - 1);
-            fragment[half] = query.latent(row) + lane % 4 * 16;
+            const int32_t row = thread / 32 * 16 + lane / 4 + 8 * half;
+            if (row < unit.rows) fragment[half] = query.latent(row) + lane % 4 * 16;
         }
 #pragma unroll
         for (int32_t step = 0; step < kTileRows / 16; ++step) {
@@ -51,33 +53,38 @@ struct QuerySources {
     }
 };
 
-/// `started` is called when all of Q has been asked for.
-template <class Started>
-__device__ __forceinline__ void load_q(const QuerySources& sources, uint32_t shared, int32_t thread,
-                                       QueryRegisters& q, const Started& started) {
+/// Q of a unit: chunks [kFirst, kFirst + kSteps / 4) to registers, with kCopies the last
+/// kSharedChunks to shared memory at `to` in the async proxy's sight. `started` is called when all
+/// of it has been asked for.
+template <int32_t kFirst, bool kCopies, int32_t kSteps, class Started>
+__device__ __forceinline__ void load_q(const QuerySources& sources, uint32_t to, int32_t thread,
+                                       uint32_t (&q)[kSteps][4], const Started& started) {
     const int32_t lane = thread % 32;
-    constexpr int32_t kPairs = kRegisterChunks * 2;  // of 16 columns
+    constexpr int32_t kPairs = kSteps / 2;  // of 16 columns
     uint4 loaded[2][kPairs];
 #pragma unroll
     for (int32_t half = 0; half < 2; ++half) {
 #pragma unroll
         for (int32_t pair = 0; pair < kPairs; ++pair)
-            loaded[half][pair] =
-                *reinterpret_cast<const uint4*>(sources.fragment[half] + pair * 64);
+            loaded[half][pair] = sources.fragment[half] == nullptr
+                                     ? uint4{}
+                                     : *reinterpret_cast<const uint4*>(sources.fragment[half] +
+                                                                       kFirst * 128 + pair * 64);
     }
+    if (kCopies) {
 #pragma unroll
-    for (int32_t step = 0; step < kTileRows / 16; ++step) {
-        if (sources.latent[step] == nullptr) continue;
-        const uint32_t to =
-            shared + kQ + copy_offset(copy_row<kTileRows>(thread, step), thread % 8);
+        for (int32_t step = 0; step < kTileRows / 16; ++step) {
+            const bool row = sources.latent[step] != nullptr;
+            const uint32_t at = to + copy_offset(copy_row<kTileRows>(thread, step), thread % 8);
 #pragma unroll
-        for (int32_t chunk = 0; chunk < kSharedChunks - 1; ++chunk)
-            ptx::copy_async_16(to + chunk * kQChunkBytes, sources.latent[step] + chunk * 128, true);
-        ptx::copy_async_16(to + (kSharedChunks - 1) * kQChunkBytes, sources.rope[step], true);
+            for (int32_t chunk = 0; chunk < kSharedChunks - 1; ++chunk)
+                ptx::copy_async_16(at + chunk * kQChunkBytes, sources.latent[step] + chunk * 128,
+                                   row);
+            ptx::copy_async_16(at + (kSharedChunks - 1) * kQChunkBytes, sources.rope[step], row);
+        }
+        ptx::copy_async_commit();
     }
-    ptx::copy_async_commit();
     started();
-    if (thread < kTileRows) ptx::store_shared(shared + kTailMask + thread * 16, sources.ancestors);
 
 #pragma unroll
     for (int32_t half = 0; half < 2; ++half) {
@@ -92,9 +99,11 @@ __device__ __forceinline__ void load_q(const QuerySources& sources, uint32_t sha
             q[2 * pair + 1][half + 2] = words[3];
         }
     }
-    ptx::copy_async_wait<0>();
-    ptx::fence_async_proxy();
-    ptx::named_barrier_sync(kScoreBarrier, 128);
+    if (kCopies) {
+        ptx::copy_async_wait<0>();
+        ptx::fence_async_proxy();
+        ptx::named_barrier_sync(kScoreBarrier, 128);
+    }
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL

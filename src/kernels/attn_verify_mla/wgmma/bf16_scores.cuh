@@ -19,7 +19,8 @@ struct RowState {
 using Scores = float[kKeys / 2];
 
 /// tanh(s * scale / cap), from an exponential: tanh.approx is too coarse for scores.
-__device__ __forceinline__ void cap_scores(const AttnVerifyMlaParams& p, Scores& s) {
+template <int32_t kCount>
+__device__ __forceinline__ void cap_scores(const AttnVerifyMlaParams& p, float (&s)[kCount]) {
     constexpr float kTwoLog2E = 2.8853900817779268f;
     const float inner = p.scale / p.logit_cap * kTwoLog2E;
 #pragma unroll
@@ -69,28 +70,40 @@ struct SeenKeys {
         }
     }
 
-    /// Of the tile that begins at `key`.
+    /// Of the tile that begins at `key`; `s` as soften() has it.
+    template <int32_t kRows>
     __device__ __forceinline__ void mask(const AttnVerifyMlaParams& p, const WorkUnit& unit,
-                                         int32_t key, Scores& s) const {
+                                         int32_t key, float (&s)[kRows * kKeys / 4]) const {
         const int32_t own = key + threadIdx.x % 4 * 2;
 #pragma unroll
-        for (int32_t half = 0; half < 2; ++half) {
-            const int32_t position = unit.context + depth[half];
+        for (int32_t r = 0; r < kRows; ++r) {
+            const int32_t position = unit.context + depth[r];
             const int32_t boundary = path_boundary(position, p.batch.max_depth);
             // Of a path unit: where the row's own path begins.
             const int32_t begin =
-                unit.path_node >= 0 ? (node[half] - unit.path_node) * p.batch.path_keys : 0;
+                unit.path_node >= 0 ? (node[r] - unit.path_node) * p.batch.path_keys : 0;
             const int32_t end =
                 unit.path_node >= 0 ? begin + position + 1 - boundary : min(boundary, unit.key_end);
 #pragma unroll
-            for (int32_t i = 0; i < kKeys / 2; ++i) {
-                if ((i >> 1 & 1) != half) continue;
-                const int32_t column = i / 4 * 8 + i % 2;
-                if (column < begin - own || column >= end - own) s[i] = -INFINITY;
+            for (int32_t i = 0; i < kKeys / 4; ++i) {
+                const int32_t column = i / 2 * 8 + i % 2;
+                if (column < begin - own || column >= end - own)
+                    s[(i / 2 * kRows + r) * 2 + i % 2] = -INFINITY;
             }
         }
     }
 };
+
+// The sum of a score goes over the chunks 5, 6, 7, 8, 4, 0, 1, 2, 3 in this order, whoever adds it
+// up: a block with whole units, or two blocks one after the other (bf16_halves.cuh).
+
+/// S = the sum over the chunks of Q in shared memory; `query` and `keys`: chunk kRegisterChunks.
+__device__ __forceinline__ void shared_products(uint64_t query, uint64_t keys, Scores& s) {
+#pragma unroll
+    for (int32_t step = 0; step < kSharedChunks * 4; ++step)
+        wgmma::ss_n48(s, query + step / 4 * (kQChunkBytes >> 4) + step % 4 * 2,
+                      keys + step / 4 * (kChunkBytes >> 4) + step % 4 * 2, step > 0);
+}
 
 /// S = Q K^T; calls `between` when kHandOverAfter of its products are under way.
 template <class Between>
@@ -98,15 +111,12 @@ __device__ __forceinline__ void compute_scores(uint64_t query, uint64_t keys,
                                                const QueryRegisters& q, Scores& s,
                                                const Between& between) {
     wgmma::fence();
-#pragma unroll
-    for (int32_t step = 0; step < kSharedChunks * 4; ++step)
-        wgmma::ss_n48(s, query + step / 4 * (kQChunkBytes >> 4) + step % 4 * 2,
-                      keys + (kRegisterChunks + step / 4) * (kChunkBytes >> 4) + step % 4 * 2,
-                      step > 0);
+    shared_products(query, keys + kRegisterChunks * (kChunkBytes >> 4), s);
 #pragma unroll
     for (int32_t step = 0; step < kRegisterChunks * 4; ++step) {
         if (step == kHandOverAfter - kSharedChunks * 4) between();
-        wgmma::rs_n48(s, q[step], keys + step / 4 * (kChunkBytes >> 4) + step % 4 * 2, true);
+        const int32_t of_q = (step + kRegisterChunks * 4 - 4) % (kRegisterChunks * 4);
+        wgmma::rs_n48(s, q[of_q], keys + of_q / 4 * (kChunkBytes >> 4) + of_q % 4 * 2, true);
     }
     wgmma::commit();
     wgmma::wait<0>();

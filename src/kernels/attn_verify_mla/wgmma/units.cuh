@@ -84,6 +84,20 @@ struct TileRow {
         if (within == kNoKey) return -1;
         return within == kSlot ? page : (page << page_shift) + within;
     }
+    /// Says what `key` of the unit is, one of its own; returns where its page stands.
+    __device__ const int32_t* find(const AttnVerifyMlaParams& params, const WorkUnit& unit,
+                                   int32_t key) {
+        const AttnBatchView& batch = params.batch;
+        within = kSlot;
+        if (unit.path_node >= 0) {
+            const AttnWorkspace& workspace = params.workspace;
+            return workspace.path_slots +
+                   int64_t{unit.first_node + unit.path_node} * workspace.path_keys + key;
+        }
+        if (key >= unit.context) return batch.tail_slots + unit.first_node + (key - unit.context);
+        within = key & ((1 << batch.page_shift) - 1);
+        return batch.pages + unit.pages_begin + (key >> batch.page_shift);
+    }
 };
 
 /// The slots that the plan has written down for this lane's rows of the block's first kTiles tiles.
@@ -112,7 +126,6 @@ __device__ __forceinline__ TileRow look_up(TileWalk<kKeys>& walk, int32_t thread
     row.live = walk.valid();
     if (!row.live) return row;
     const WorkUnit& unit = walk.unit;
-    const AttnBatchView& batch = walk.params.batch;
     row.fresh = unit.path_node >= 0 || walk.key + kKeys > unit.context;
     if (first_slot && walk.unit_index == blockIdx.x) {
         row.page = *first_slot;
@@ -123,19 +136,7 @@ __device__ __forceinline__ TileRow look_up(TileWalk<kKeys>& walk, int32_t thread
     constexpr int32_t kWarpRows = kKeys / 4;
     const int32_t key = walk.key + thread / 32 * kWarpRows + thread % 32;
     if (thread % 32 < kWarpRows && key < unit.key_end) {
-        const int32_t* from;
-        row.within = TileRow::kSlot;
-        if (unit.path_node >= 0) {
-            const AttnWorkspace& workspace = walk.params.workspace;
-            from = workspace.path_slots +
-                   int64_t{unit.first_node + unit.path_node} * workspace.path_keys + key;
-        } else if (key >= unit.context) {
-            from = batch.tail_slots + unit.first_node + (key - unit.context);
-        } else {
-            row.within = key & ((1 << batch.page_shift) - 1);
-            from = batch.pages + unit.pages_begin + (key >> batch.page_shift);
-        }
-        row.page = *from;
+        row.page = *row.find(walk.params, unit, key);
     }
     walk.next();
     return row;
