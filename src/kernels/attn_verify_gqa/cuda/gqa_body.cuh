@@ -227,20 +227,24 @@ __device__ __forceinline__ void consume(const AttnVerifyGqaCudaParams& params, i
             if (scale.prepared || masked || first) [[unlikely]] {
                 scale.prepare(s);
                 if (masked) {
-                    uint64_t visible[2];
+                    const int32_t quad = lane % 4;
+                    uint32_t seen = 0;
 #pragma unroll
                     for (int32_t i = 0; i < 2; ++i)
-                        visible[i] = visible_keys(rows[first_row + 8 * i], key_begin);
+                        seen |=
+                            visible_columns(rows[first_row + 8 * i], key_begin, unit.key_end, quad)
+                            << (16 * i);
                     if (key_begin + Config::kKeys > request.context) {
+                        const int32_t node = key_begin - request.context;
+                        const uint32_t last = first_columns(unit.key_end - key_begin, quad);
 #pragma unroll
                         for (int32_t i = 0; i < 2; ++i)
-                            visible[i] |=
-                                visible_nodes(rows[first_row + 8 * i], key_begin - request.context);
+                            seen |=
+                                (columns_of(visible_nodes(rows[first_row + 8 * i], node), quad) &
+                                 last)
+                                << (16 * i);
                     }
-                    const uint64_t keys = low_bits(unit.key_end - key_begin);
-#pragma unroll
-                    for (int32_t i = 0; i < 2; ++i) visible[i] &= keys;
-                    mask_scores(s, visible, lane);
+                    mask_scores(s, seen);
                 }
                 if constexpr (!kFirst) begin_rows(s, scale.factor, running);
             }

@@ -59,24 +59,40 @@ struct RowRange {
 };
 static_assert(sizeof(RowRange) == 24);
 
-/// Bits [0, count) for any count.
-constexpr uint64_t low_bits(int32_t count) {
-    if (count <= 0) return 0;
-    return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+/// Keys of a tile as a thread of a quad has them in its scores: bit 2 n + e is key 8 n + 2 quad + e
+/// of the tile, n < 8. Here the first `keys` of the tile, for any number.
+constexpr uint32_t first_columns(int32_t keys, int32_t quad) {
+    const int32_t most = keys - 2 * quad;
+    const uint32_t own = most < 0 ? 0 : most > 64 ? 64 : static_cast<uint32_t>(most);
+    const uint32_t rest = own % 8;
+    return (1u << (own / 8 * 2 + (rest < 2 ? rest : 2))) - 1;
+}
+/// Of the tile that begins at `key_begin` the keys within [first, limit), and below `end`.
+constexpr uint32_t visible_columns(const RowRange& row, int32_t key_begin, int32_t end,
+                                   int32_t quad) {
+    const int32_t limit = row.limit < end ? row.limit : end;
+    return first_columns(limit - key_begin, quad) & ~first_columns(row.first - key_begin, quad);
 }
 
-/// Bit i: the row sees key key_begin + i, i < 64, of those within [first, limit).
-constexpr uint64_t visible_keys(const RowRange& row, int32_t key_begin) {
-    return low_bits(row.limit - key_begin) & ~low_bits(row.first - key_begin);
-}
-/// The same of the tree's nodes, where bit 0 is node `node`. The ancestor bits of a row whose keys
-/// end below the context are empty, so the two never overlap.
+/// Bit i: the row sees node `node` + i of the tree. The ancestor bits of a row whose keys end below
+/// the context are empty, so no key is both such a node and within [first, limit).
 constexpr uint64_t visible_nodes(const RowRange& row, int32_t node) {
     if (node <= -64 || node >= 128) return 0;
     if (node < 0) return row.ancestors[0] << -node;
     if (node == 0) return row.ancestors[0];
     if (node < 64) return row.ancestors[0] >> node | row.ancestors[1] << (64 - node);
     return row.ancestors[1] >> (node - 64);
+}
+/// The columns of a thread, as first_columns() numbers them, of such bits.
+constexpr uint32_t columns_of(uint64_t bits, int32_t quad) {
+    uint32_t columns = 0;
+    for (int32_t word = 0; word < 2; ++word) {
+        // Two bits of each byte move together, in two steps.
+        uint32_t pairs = static_cast<uint32_t>(bits >> (32 * word + 2 * quad)) & 0x03030303;
+        pairs |= pairs >> 6;
+        columns |= ((pairs & 15) | (pairs >> 12 & 0xf0)) << (8 * word);
+    }
+    return columns;
 }
 
 }  // namespace kd::gqa

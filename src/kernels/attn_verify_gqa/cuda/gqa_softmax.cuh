@@ -54,22 +54,14 @@ struct Running {
     float sum[2] = {};
 };
 
-/// -inf where the bit of the row's word is not set. s[4 n + e]: row e / 2, key 8 n + 2 (lane % 4) +
-/// e % 2.
+/// -inf where the column's bit is not set: `seen` has the first row's 16 (first_columns()), then
+/// the second's. s[4 n + e]: row e / 2, column 2 n + e % 2.
 template <int32_t kCount>
-__device__ __forceinline__ void mask_scores(float (&s)[kCount], const uint64_t (&visible)[2],
-                                            int32_t lane) {
-    uint32_t word[2][2];
-#pragma unroll
-    for (int32_t row = 0; row < 2; ++row) {
-        const uint64_t shifted = visible[row] >> (2 * (lane % 4));
-        word[row][0] = static_cast<uint32_t>(shifted);
-        word[row][1] = static_cast<uint32_t>(shifted >> 32);
-    }
+__device__ __forceinline__ void mask_scores(float (&s)[kCount], uint32_t seen) {
 #pragma unroll
     for (int32_t i = 0; i < kCount; ++i) {
-        const int32_t bit = i / 4 * 8 + i % 2;
-        if ((word[i % 4 / 2][bit / 32] >> (bit % 32) & 1) == 0) s[i] = -INFINITY;
+        const int32_t bit = i % 4 / 2 * 16 + i / 4 * 2 + i % 2;
+        if ((seen >> bit & 1) == 0) s[i] = -INFINITY;
     }
 }
 
