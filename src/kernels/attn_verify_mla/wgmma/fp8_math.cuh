@@ -233,10 +233,15 @@ struct Fp8Math {
             compute_scores(stage_address(of_warp.stage) + warp() % 2 * 16 * Row::kStride, s);
             forget();
             const int32_t of_group = key + group * kFp8Keys;
-            const int32_t free_of_mask = p.batch.sliding_window > 0 ? 0 : unit()->seen_end;
-            if (of_group + kFp8Keys > free_of_mask)
-                mask_scores<kRows>(visibility(), of_group + warp() * 16, unit()->key_end, lane(),
-                                   s);
+            const bool window = p.batch.sliding_window > 0;
+            if (window || of_group + kFp8Keys > unit()->seen_end) {
+                const int32_t first_key = of_group + warp() * 16;
+                if (window || !unit()->is_fast())
+                    mask_scores<kRows>(visibility(), first_key, unit()->key_end, lane(), s);
+                else
+                    mask_tail_columns<kRows>(visibility(), first_key, unit()->key_end,
+                                             unit()->context, lane(), s);
+            }
         } else {
 #pragma unroll
             for (float& x : s) x = -INFINITY;
