@@ -117,8 +117,9 @@ struct Fp8Math {
         to[1] = v[1];
     }
 
-    /// Moves the references of rows that this step's scores exceed, and rescales what was summed.
-    __device__ __forceinline__ void move_references(const Scores& s, Rows& sums, Output& o) const {
+    /// Moves the references of rows that this step's scores exceed; kFactor has what was summed is
+    /// to be multiplied with.
+    __device__ __forceinline__ void find_references(const Scores& s) const {
         Rows top;
 #pragma unroll
         for (int32_t i = 0; i < 2 * kGroups; ++i)
@@ -140,6 +141,8 @@ struct Fp8Math {
             at(Plan::kFactor)[thread] = factor;
         }
         meet();
+    }
+    __device__ __forceinline__ void rescale(Rows& sums, Output& o) const {
         Rows factor;
         read_rows(Plan::kFactor, factor);
 #pragma unroll
@@ -224,7 +227,7 @@ struct Fp8Math {
 
     /// Scores and softmax of the step of two tiles, or one, that begins at `key`. After the unit's
     /// last one all sums are in kParts.
-    __device__ __forceinline__ void score(int32_t key, bool mine, bool last, Rows& sums,
+    __device__ __forceinline__ void score(int32_t key, bool mine, bool first, bool last, Rows& sums,
                                           Output& o) {
         Scores s;
         if (mine) {
@@ -233,17 +236,28 @@ struct Fp8Math {
             compute_scores(stage_address(of_warp.stage) + warp() % 2 * 16 * Row::kStride, s);
             forget();
             const int32_t of_group = key + group * kFp8Keys;
-            const int32_t free_of_mask = p.batch.sliding_window > 0 ? 0 : unit()->seen_end;
-            if (of_group + kFp8Keys > free_of_mask)
-                mask_scores<kRows>(visibility(), of_group + warp() * 16, unit()->key_end, lane(),
-                                   s);
+            const bool window = p.batch.sliding_window > 0;
+            if (window || of_group + kFp8Keys > unit()->seen_end) {
+                const int32_t first_key = of_group + warp() * 16;
+                if (window || !unit()->is_fast())
+                    mask_scores<kRows>(visibility(), first_key, unit()->key_end, lane(), s);
+                else
+                    mask_tail_columns<kRows>(visibility(), first_key, unit()->key_end,
+                                             unit()->context, lane(), s);
+            }
         } else {
 #pragma unroll
             for (float& x : s) x = -INFINITY;
         }
-        // All have accumulated the step before, too: its P and factors are free.
-        if (ptx::named_barrier_any(kMathBarrier, kFp8MathThreads, excess(s) > kLazyRescale))
-            move_references(s, sums, o);
+        // In the unit's first step all references move. Later all have accumulated the step before,
+        // too, when they meet: its P and factors are free.
+        if (first) {
+            find_references(s);
+        } else if (ptx::named_barrier_any(kMathBarrier, kFp8MathThreads,
+                                          excess(s) > kLazyRescale)) {
+            find_references(s);
+            rescale(sums, o);
+        }
         if (mine) store_probs(s, sums);
         if (last) store_part(sums, [](float a, float b) { return a + b; });
         ptx::fence_async_proxy();
@@ -384,9 +398,11 @@ struct Fp8Math {
         start(work, node_of, same_rows, started);
         Output o = {};
         Rows sums = {};
+        bool first = true;
         for (; end - key > 2 * kFp8Keys; key += 2 * kFp8Keys) {
             forget();
-            score(key, true, false, sums, o);
+            score(key, true, first, false, sums, o);
+            first = false;
             if constexpr (kE4m3Values) {
                 forget();
                 accumulate_e4m3<2>(o, [](int32_t) {});
@@ -402,7 +418,7 @@ struct Fp8Math {
         const bool second = end - key > kFp8Keys;
         forget();
         work = *unit();  // before both meet: afterwards the next unit may take its place
-        score(key, group == 0 || second, true, sums, o);
+        score(key, group == 0 || second, first, true, sums, o);
         forget();
         if constexpr (kE4m3Values) {
             const Results results(p, work, shared, group, thread);

@@ -87,6 +87,32 @@ __device__ __forceinline__ void mask_scores(const RowVisibility* visibility, int
     }
 }
 
+/// The same in fast mode without a sliding window, where rows see all of the context: the block
+/// with the step's tail is what all others wait for. A row has one word for the warp's keys.
+template <int32_t kRows>
+__device__ __forceinline__ void mask_tail_columns(const RowVisibility* visibility,
+                                                  int32_t first_key, int32_t key_end,
+                                                  int32_t context, int32_t lane,
+                                                  ColumnScores<kRows>& s) {
+    const RowVisibility* const rows = visibility + lane % 4 * 2;
+    const int32_t tail = first_key / 32 * 32 - context;  // the word's first key, as a node
+    const int32_t index = tail >> 5;
+    const int32_t key = first_key + lane / 4;  // and key + 8
+    const uint32_t bit[2] = {key < key_end ? 1u << key % 32 : 0,
+                             key + 8 < key_end ? 1u << (key + 8) % 32 : 0};
+#pragma unroll
+    for (int32_t i = 0; i < kRows / 4; ++i) {
+        const auto* const ancestors =
+            reinterpret_cast<const uint32_t*>(rows[i / 2 * 8 + i % 2].ancestors);
+        const auto word = [&](int32_t at) { return at < 0 ? ~0u : at < 4 ? ancestors[at] : 0u; };
+        const uint32_t seen = __funnelshift_r(word(index), word(index + 1), tail);
+#pragma unroll
+        for (int32_t half = 0; half < 2; ++half) {
+            if ((seen & bit[half]) == 0) s[i / 2 * 4 + 2 * half + i % 2] = -INFINITY;
+        }
+    }
+}
+
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 }  // namespace kd::mla_wgmma
