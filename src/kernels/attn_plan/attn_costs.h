@@ -70,17 +70,17 @@ inline constexpr double kPathUs = 5.0;
 /// and 64 nodes at 4k keys they would be spread over a wave of their own, 29.1 us instead of 26.9.
 inline constexpr double kMlaPathTileUs = 1.65;
 /// A shared step (attn_shares_units), of two blocks together, in us: a unit beside its tiles, a key
-/// tile's arithmetic, a key tile of a path unit. With 0.8 for the last all paths of 8 nodes stand in
-/// one unit at 16k keys, 16.8 us instead of 15.5 in four; with 1.65 each in its own at 4k, 10.8 us
-/// instead of 10.2 in two.
+/// tile's arithmetic, a key tile of a path unit. With 0.8 for the last all paths of 8 nodes stand
+/// in one unit at 16k keys, 16.8 us instead of 15.5 in four; with 1.65 each in its own at 4k, 10.8
+/// us instead of 10.2 in two.
 inline constexpr double kSharedUnitUs = 5.5;
 inline constexpr double kSharedTileUs = 0.55;
 inline constexpr double kSharedPathTileUs = 0.9;
-/// A pair of path units beside its tiles, and a key tile of both, which some row sees in part. Blocks
-/// that have nothing else end after 3.1 us and 1.5 a tile (4k keys, 32 / 8 heads of 128, H200); the
-/// rest of the first is what short runs end before the time predicted of them, with which this is
-/// compared. Without it few nodes get units that outlast their runs (8 nodes at 4k 13.0 us, not
-/// 11.1).
+/// A pair of path units beside its tiles, and a key tile of both, which some row sees in part.
+/// Blocks that have nothing else end after 3.1 us and 1.5 a tile (4k keys, 32 / 8 heads of 128,
+/// H200); the rest of the first is what short runs end before the time predicted of them, with
+/// which this is compared. Without it few nodes get units that outlast their runs (8 nodes at
+/// 4k 13.0 us, not 11.1).
 inline constexpr double kPathPairUs = 4.8;
 inline constexpr double kPathPairTileUs = 1.65;
 /// A key tile of a path unit in the other GQA loops: a guess between that and its keys' time.
