@@ -200,15 +200,17 @@ TEST(AttnPlan, SegmentTilesOfMla) {
         int32_t context, tiles, segments;
     } lengths[] = {{100, 3, 1},     {4096, 3, 29},   {8192, 3, 57},    {16384, 6, 57},
                    {32768, 11, 63}, {65536, 22, 63}, {131072, 44, 63}, {262144, 88, 63}};
-    PlanStep step;
-    step.shape = mla_shape(8);
-    step.shape.mode = KDT_ATTN_DETERMINISTIC;
-    step.make_plan();
-    for (const auto& of : lengths) {
-        SCOPED_TRACE(of.context);
-        const int32_t keys = segment_of(step.plan_shape, of.context);
-        EXPECT_EQ(keys, of.tiles * kMlaWgmmaTileKeys);
-        EXPECT_EQ(ceil_div(of.context, keys), of.segments);
+    for (const int32_t heads : {8, 64, 128}) {
+        PlanStep step;
+        step.shape = mla_shape(heads);
+        step.shape.mode = KDT_ATTN_DETERMINISTIC;
+        step.make_plan();
+        for (const auto& of : lengths) {
+            SCOPED_TRACE(testing::Message() << heads << " heads, " << of.context << " keys");
+            const int32_t keys = segment_of(step.plan_shape, of.context);
+            EXPECT_EQ(keys, of.tiles * kMlaWgmmaTileKeys);
+            EXPECT_EQ(ceil_div(of.context, keys), of.segments);
+        }
     }
 }
 

@@ -179,14 +179,15 @@ struct SegmentLevels {
 /// MLA: arithmetic is what a tile costs, and the end of a segment what one to two tiles do, so that
 /// fewer segments are better while they are short: a single node loses, 16 and more gain, because
 /// results are fewer. With bf16 on sm_90a two blocks share a unit where rows are few, so that 64
-/// segments and the paths fill an H200; 32 or fewer, which would serve 32 and more nodes better up
-/// to 32k keys, leave half of it idle then (plan 0002, "Lengths of segments with shared steps").
+/// segments and the paths fill an H200, as do those of two row tiles, which a node of more than 64
+/// heads has alone; 32 or fewer, which would serve 32 and more nodes better up to 32k keys, leave
+/// half of it idle then (plan 0002, "Lengths of segments with shared steps").
 /// GQA in pairs: fewer where that leaves blocks for the paths and costs little (4k and 16k, 32
 /// nodes: 14.3 us instead of 15.5, 26.7 instead of 28.8); few K/V heads have short steps, in which
 /// results count. Where V is converted, one consumer does not keep up with the memory: long
 /// segments are twice as many, for both. Other GQA waits for memory.
 constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEngine engine) {
-    // Given for all row tiles of a node together.
+    // Of all row tiles of a node together.
     const auto of_row = [&shape](SegmentLevels levels) {
         for (SegmentLevel& level : levels.level) {
             const int32_t segments = level.segments / node_tiles(shape);
@@ -195,7 +196,7 @@ constexpr SegmentLevels attn_segment_levels(const kdt_attn_shape& shape, AttnEng
         return levels;
     };
     const SegmentLevel all = {kAnyTiles, kMostSegments};
-    if (is_mla_wgmma_bf16(shape, engine)) return of_row({{{kAnyTiles, 64, 3}}});
+    if (is_mla_wgmma_bf16(shape, engine)) return {{{kAnyTiles, 64, 3}}};
     if (shape.kind == KDT_ATTN_MLA) return of_row({{{7, 64}, all}});
     if (!attn_takes_pairs(shape, engine)) return of_row({{all}});
     const SegmentLevel last = {kAnyTiles, shape.kv_format == KDT_KV_BF16 ? 128 : 256};
