@@ -253,22 +253,30 @@ void repeat(const AttnDeviceCase& on_device, const kdt_attn_shape& shape) {
 TEST_F(AttnRaces, MlaRepeatsAreEqual) {
     // Few tiles a unit, ragged ends: producers and consumers meet as often as they can. The second
     // batch is what the FP8 loop for few rows takes; of it and of the third two blocks share each
-    // unit in deterministic mode (bf16).
-    const std::vector<AttnRequestCase> batches[] = {
-        {{4095, 32, CaseTree::random, CaseTail::light},
-         {70, 9, CaseTree::random, CaseTail::heavy},
-         {0, 1, CaseTree::chain, CaseTail::light}},
-        {{40950, 3, CaseTree::random, CaseTail::light}, {70, 1, CaseTree::chain, CaseTail::heavy}},
-        {{4095, 5, CaseTree::random, CaseTail::light},
-         {9000, 1, CaseTree::chain, CaseTail::heavy}}};
+    // unit in deterministic mode (bf16), of the third with other rows than those of the unit
+    // before.
+    const struct {
+        std::vector<AttnRequestCase> requests;
+        int32_t splits;
+    } batches[] = {
+        {{{4095, 32, CaseTree::random, CaseTail::light},
+          {70, 9, CaseTree::random, CaseTail::heavy},
+          {0, 1, CaseTree::chain, CaseTail::light}},
+         0},
+        {{{40950, 3, CaseTree::random, CaseTail::light}, {70, 1, CaseTree::chain, CaseTail::heavy}},
+         0},
+        {{{4095, 5, CaseTree::random, CaseTail::light},
+          {9000, 1, CaseTree::chain, CaseTail::heavy}},
+         100}};
     for (const kdt_kv_format format : {KDT_KV_BF16, KDT_KV_FP8, KDT_KV_FP8_MLA656}) {
-        for (const std::vector<AttnRequestCase>& requests : batches) {
+        for (const auto& [requests, splits] : batches) {
             SCOPED_TRACE(std::to_string(format) + ", " + std::to_string(requests.size()));
             AttnVerifyMlaCase test;
             test.heads = 8;
             test.format = format;
             test.step.requests = requests;
             test.step.deepest = 20;
+            test.splits = splits;
             const AttnDeviceCase on_device(make_attn_verify_mla_inputs(test));
             for_each_variant([&](kdt_attn_path path, kdt_attn_mode mode) {
                 repeat(on_device, *shape_of(on_device, path, mode));

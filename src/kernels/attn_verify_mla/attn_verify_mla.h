@@ -21,8 +21,8 @@ struct AttnVerifyMlaParams {
     int32_t heads;
     int32_t most_rows;  // of a unit, by the capacity; kTileRows where units may be long, and in
                         // deterministic mode, so that all steps use one kernel
-    int32_t
-        most_shared_rows;  // of a step whose units are shared (attn_shares_units); 0: they are not
+    int32_t most_shared_rows;  // of a step, by its capacity, if its units are shared
+                               // (attn_shares_units); else 0
     float scale;
     float logit_cap;  // 0: none
     float kv_scale;

@@ -248,21 +248,26 @@ void add_shared_units(std::vector<AttnVerifyMlaCase>& cases) {
         const char* name;
         int32_t heads;
         std::vector<AttnRequestCase> requests;
+        int32_t splits;
         bool reduced;
     };
     const Shared tests[] = {
-        // More units than pairs of blocks, of 16 and 8 rows, so that Q changes.
+        // More runs than pairs of blocks, one segment each, so that units with other rows follow:
+        // 16
+        // and 8 rows, 8 and 48, where a warp of the softmax has 16.
         {"many",
          8,
          {{9000, 2, random, heavy}, {9100, 1, chain, light}, {9200, 1, chain, heavy}},
+         100,
          true},
-        // The same of 8 and 48 rows: each warp of the softmax has 16.
-        {"wide", 8, {{9000, 1, chain, heavy}, {9100, 6, random, heavy}}, true},
-        {"full", 8, {{20000, 8, random, heavy}}, false},
-        {"h12", 12, {{5000, 2, star, heavy}, {0, 3, random, light}}, false},
-        {"h16", 16, {{3000, 4, random, heavy}}, false},
-        {"h64", 64, {{4000, 1, chain, heavy}}, false},
-        {"h3", 3, {{2500, 7, random, heavy}, {47, 9, chain, heavy}}, false},
+        {"wide", 8, {{9000, 1, chain, heavy}, {9100, 6, random, heavy}}, 100, true},
+        // Runs of several segments.
+        {"runs", 8, {{9000, 3, random, heavy}, {9100, 4, random, heavy}}, 0, false},
+        {"full", 8, {{20000, 8, random, heavy}}, 0, false},
+        {"h12", 12, {{5000, 2, star, heavy}, {0, 3, random, light}}, 0, false},
+        {"h16", 16, {{3000, 4, random, heavy}}, 0, false},
+        {"h64", 64, {{4000, 1, chain, heavy}}, 0, false},
+        {"h3", 3, {{2500, 7, random, heavy}, {47, 9, chain, heavy}}, 100, false},
     };
     for (const Shared& of : tests) {
         AttnVerifyMlaCase test;
@@ -271,6 +276,7 @@ void add_shared_units(std::vector<AttnVerifyMlaCase>& cases) {
         test.step.requests = of.requests;
         test.step.page_size = kPageSizes[cases.size() % 4];
         test.step.seed = static_cast<uint32_t>(950 + cases.size());
+        test.splits = of.splits;
         test.fused_query = of.heads == 16;
         test.reduced = of.reduced;
         cases.push_back(test);
