@@ -195,6 +195,28 @@ TEST(AttnPlan, OnlyDeterministicMlaInBf16OnSm90Shares) {
     }
 }
 
+// A host allocates for its largest step.
+TEST(AttnPlan, WorkspaceNeverShrinksWithMoreNodes) {
+    for (const int32_t heads : {1, 2, 4, 7, 8, 12, 64}) {
+        for (const int32_t requests : {1, 8, 64}) {
+            for (const int32_t context : {4096, 131072}) {
+                SCOPED_TRACE(testing::Message() << heads << " heads, " << requests << " requests, "
+                                                << context << " tokens");
+                kdt_attn_shape shape = mla_shape(heads);
+                shape.mode = KDT_ATTN_DETERMINISTIC;
+                shape.max_depth = 16;
+                size_t before = 0;
+                for (int32_t nodes = 1; nodes <= 160; ++nodes) {
+                    const size_t bytes =
+                        attn_workspace(shape, requests, nodes, context, 132, nullptr).bytes;
+                    ASSERT_GE(bytes, before) << nodes << " nodes";
+                    before = bytes;
+                }
+            }
+        }
+    }
+}
+
 TEST(AttnPlan, SegmentTilesOfMla) {
     const struct {
         int32_t context, tiles, segments;

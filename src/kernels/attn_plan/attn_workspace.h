@@ -37,13 +37,13 @@ inline AttnWorkspace attn_workspace(const kdt_attn_shape& shape, int32_t request
     if (shape.mode == KDT_ATTN_DETERMINISTIC) {
         workspace.partial_capacity =
             row_tiles * most_segments(shape, max_context) + max_nodes * node_tiles(shape);
-        // All units have partials. In a shared step each stands twice. Where the list is of pairs,
-        // one a row tile and one of a request's paths may be half empty, or, where all have blocks
-        // of their own, every one.
+        // All units have partials. In a shared step each stands twice; a larger step that is not
+        // shared has room for that too, so that a workspace for it serves all smaller ones. Where
+        // the list is of pairs, one a row tile and one of a request's paths may be half empty, or,
+        // where all have blocks of their own, every one.
+        const int32_t places = is_mla_wgmma_bf16(shape, AttnEngine::wgmma_sm90) ? 2 : 1;
         workspace.unit_capacity =
-            attn_shares_units(shape, AttnEngine::wgmma_sm90, rows, multiprocessors)
-                ? 2 * workspace.partial_capacity
-                : workspace.partial_capacity + row_tiles + requests + multiprocessors;
+            places * workspace.partial_capacity + row_tiles + requests + multiprocessors;
         workspace.merge_item_capacity = rows;  // one a row at worst
         workspace.path_keys = attn_path_keys(shape);
     } else {

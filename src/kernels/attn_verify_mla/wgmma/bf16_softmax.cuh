@@ -57,13 +57,13 @@ __device__ __forceinline__ Published<kRows> soften(const float (&s)[kRows * kKey
             top[i / 2 % kRows] = fmaxf(top[i / 2 % kRows], s[i]);
 #pragma unroll
         for (int32_t r = 0; r < kRows; ++r) {
-            top[r] = quad_max(top[r]) * to_log2;
+            top[r] = __fmul_rn(quad_max(top[r]), to_log2);  // never fused
             const uint32_t moving = __ballot_sync(0xffffffff, sum[r] > kMostSum);
             // Whether the row's, that is of one of its four threads.
             const bool own = (moving >> (thread % 32 & ~3) & 15) != 0 && top[r] > -INFINITY;
             out.factor[r] = own ? ptx::exp2_approx(rows[r].maximum - top[r]) : 1.0f;
             rows[r].maximum = own ? top[r] : rows[r].maximum;
-            rows[r].sum *= out.factor[r];
+            rows[r].sum = __fmul_rn(rows[r].sum, out.factor[r]);
         }
         attempt();
     }

@@ -142,7 +142,8 @@ __device__ __forceinline__ TileRow look_up(TileWalk<kKeys>& walk, int32_t thread
     return row;
 }
 
-/// Q of a unit's rows. Rows beyond unit.rows hold anything: they are never stored.
+/// Q of a unit's rows. What stands for rows beyond unit.rows is the loop's own: they are never
+/// stored.
 struct QueryRows {
     const AttnVerifyMlaParams& params;
     const WorkUnit& unit;
