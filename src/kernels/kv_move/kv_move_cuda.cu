@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/kv_move/kv_move_cuda.h"
 
@@ -92,23 +93,8 @@ cudaError_t kv_move_cuda(const kdt_kv_move_params& params, cudaStream_t stream) 
     int32_t cluster = 1;
     while (cluster * kThreads * kPasses < vectors) cluster *= 2;
 
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
-    attributes[1].val.clusterDim.y = 1;
-    attributes[1].val.clusterDim.z = 1;
-
-    cudaLaunchConfig_t config = {};
-    config.gridDim = static_cast<unsigned>(params.buffers) * static_cast<unsigned>(slices) *
-                     static_cast<unsigned>(cluster);
-    config.blockDim = static_cast<unsigned>(threads);
-    config.stream = stream;
-    config.attrs = attributes;
-    // A cluster of one block is left unsaid: naming it can cost residency on sm_120.
-    config.numAttrs = cluster == 1 ? 1 : 2;
-    return cudaLaunchKernelEx(&config, kv_move_kernel, params, slices, cluster);
+    return launch_overlapped_clusters(kv_move_kernel, cluster, params.buffers * slices * cluster,
+                                      threads, 0, stream, params, slices, cluster);
 }
 
 }  // namespace kd
