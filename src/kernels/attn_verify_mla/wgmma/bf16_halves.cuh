@@ -509,9 +509,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     attn_verify_mla_wgmma_halves_kernel(const __grid_constant__ AttnVerifyMlaParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ std::byte raw_memory[];
-    const uint32_t raw = ptx::smem_address(raw_memory);
-    const uint32_t shared = (raw + 1023) & ~uint32_t{1023};
-    std::byte* const memory = raw_memory + (shared - raw);
+    const uint32_t shared = swizzle_aligned(ptx::smem_address(raw_memory));
+    std::byte* const memory = raw_memory + (shared - ptx::smem_address(raw_memory));
     if (threadIdx.x == 0) {
         for (int32_t place = 0; place < kHalfPlaces; ++place) {
             const uint32_t barriers = shared + 8 * place;

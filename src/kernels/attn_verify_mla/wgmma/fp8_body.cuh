@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kFp8Threads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     using Plan = Fp8Plan<kFormat, kMostRows>;
     extern __shared__ std::byte raw_memory[];
-    const uint32_t shared = (ptx::smem_address(raw_memory) + 1023) & ~uint32_t{1023};
+    const uint32_t shared = swizzle_aligned(ptx::smem_address(raw_memory));
     // What the first unit's Q waits for, in flight while the barriers are made.
     const WorkUnit unit = p.workspace.units[blockIdx.x];
     const int32_t units = p.workspace.header->units;

@@ -34,6 +34,12 @@ __device__ __forceinline__ int32_t thread_of_role() {
     return thread & 127;
 }
 
+/// The first address from `address` on where tiles that wgmma reads with the 128-byte swizzle may
+/// begin.
+__device__ __forceinline__ uint32_t swizzle_aligned(uint32_t address) {
+    return (address + 1023) & ~uint32_t{1023};
+}
+
 /// Where thread `thread` of a warpgroup copies of a tile of kRows rows: 4 rows a warp and step, 8
 /// threads a 128-byte piece.
 template <int32_t kRows>
