@@ -19,6 +19,7 @@ struct AttnRates {
     double bytes_per_us;          // of K/V from memory while every multiprocessor reads
     double lone_bytes_per_us;     // of K/V while few do
     double unit_us;               // queries in, first keys' latency, results out
+    double wave_us;               // fast mode: a wave of units beyond the first, beside that
     double combine_us;            // the combine launch
     double partial_bytes_per_us;  // partial rows, whole device: written once and read once
     double merged_bytes_per_us;   // rows that come out of the combine, whole device
@@ -38,14 +39,16 @@ struct AttnRates {
 /// bounds. GQA on sm_90: from forced split counts at 65,536 keys, 32 / 8 heads of 128, 1 to
 /// 32 nodes; with wgmma again on 2026-11-30: a block reads no faster than 37.5 GB/s also while 112
 /// of 132 read (16 parts take 70.6 us where 14 take 74.9, 16 nodes), and a tile takes two row tiles
-/// together about 0.7 us of arithmetic.
+/// together about 0.7 us of arithmetic. A second wave: at the card's power limit 33 parts in two
+/// waves take 212 to 217 us where 16 in one take 210 to 213, though their blocks have less to do
+/// (64 nodes of 8 heads, 131,072 keys).
 inline constexpr AttnRates kAttnRates[2][3] = {
-    {{4.65e6, 35.5e3, 60e3, 3.3, 3.4, 6.8e6, 0.39e6},
-     {4.0e6, 35e3, 50e3, 3.5, 3.4, 6.8e6, 0.39e6},
-     {1.6e6, 8.5e3, 20e3, 3.5, 3.0, 2.5e6, 0.4e6}},
-    {{6.0e6, 36e3, 37.5e3, 2.5, 3.4, 6.8e6, 0.39e6},
-     {1.9e6, 34e3, 31e3, 2.5, 3.4, 6.8e6, 0.39e6},
-     {1.4e6, 8.5e3, 20e3, 2.5, 3.0, 2.5e6, 0.4e6}},
+    {{4.65e6, 35.5e3, 60e3, 3.3, 0.9, 3.4, 6.8e6, 0.39e6},
+     {4.0e6, 35e3, 50e3, 3.5, 0, 3.4, 6.8e6, 0.39e6},
+     {1.6e6, 8.5e3, 20e3, 3.5, 0, 3.0, 2.5e6, 0.4e6}},
+    {{6.0e6, 36e3, 37.5e3, 2.5, 0, 3.4, 6.8e6, 0.39e6},
+     {1.9e6, 34e3, 31e3, 2.5, 0, 3.4, 6.8e6, 0.39e6},
+     {1.4e6, 8.5e3, 20e3, 2.5, 0, 3.0, 2.5e6, 0.4e6}},
 };
 
 /// Deterministic mode: a tile's arithmetic in the loop that takes pairs by the rate above, 1.1 us a
@@ -242,9 +245,10 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
     const int32_t tile_keys = attn_tile_keys(shape, engine);
     const double tile_flops = 2.0 * kTileRows * tile_keys * (shape.head_dim + value_dim);
     const bool pairs = attn_takes_pairs(shape, engine);
-    const double by_rate = !pairs || shape.mode != KDT_ATTN_DETERMINISTIC ? 1.0
-                           : shape.kv_format == KDT_KV_BF16               ? kPairTile
-                                                                          : kPairTileFp8;
+    const bool deterministic = shape.mode == KDT_ATTN_DETERMINISTIC;
+    const double by_rate = !pairs || !deterministic         ? 1.0
+                           : shape.kv_format == KDT_KV_BF16 ? kPairTile
+                                                            : kPairTileFp8;
     const double tile_us = by_rate * tile_flops / rates.flops_per_us;
     const double tile_bytes = 1.0 * tile_keys * attn_token_bytes(shape);
     const double path_tile_us = pairs                              ? kPathPairTileUs
@@ -252,7 +256,8 @@ constexpr AttnCosts attn_costs(const kdt_attn_shape& shape, AttnEngine engine) {
                                 : is_mla_wgmma_bf16(shape, engine) ? kMlaPathTileUs
                                                                    : tile_us;
     return {
-        .unit_ns = static_cast<int32_t>(1e3 * rates.unit_us),
+        .unit_ns =
+            static_cast<int32_t>(1e3 * (rates.unit_us + (deterministic ? 0 : rates.wave_us))),
         .segment_ns = static_cast<int32_t>(
             1e3 * (attn_keeps_query(shape, engine) ? kSegmentUs : rates.unit_us)),
         .path_ns = static_cast<int32_t>(1e3 * (pairs ? kPathPairUs : kPathUs)),

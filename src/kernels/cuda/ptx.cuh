@@ -111,13 +111,27 @@ __device__ __forceinline__ void mbarrier_wait_cluster(uint32_t barrier, uint32_t
         : "memory");
 }
 
-/// Whether the phase of parity `parity` has completed.
+/// Whether the phase of parity `parity` has completed; _cluster as above.
 __device__ __forceinline__ bool mbarrier_done(uint32_t barrier, uint32_t parity) {
     uint32_t done;
     asm volatile(
         "{\n"
         ".reg .pred done;\n"
         "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, done;\n"
+        "}\n"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return done != 0;
+}
+
+__device__ __forceinline__ bool mbarrier_done_cluster(uint32_t barrier, uint32_t parity) {
+    uint32_t done;
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "mbarrier.test_wait.parity.acquire.cluster.shared::cta.b64 done, [%1], %2;\n"
         "selp.u32 %0, 1, 0, done;\n"
         "}\n"
         : "=r"(done)
@@ -160,6 +174,14 @@ __device__ __forceinline__ float4 load_shared_float4(uint32_t address) {
     float4 value;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+__device__ __forceinline__ float2 load_shared_float2(uint32_t address) {
+    float2 value;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(value.x), "=f"(value.y)
                  : "r"(address)
                  : "memory");
     return value;
@@ -330,20 +352,13 @@ __device__ __forceinline__ void store_async(uint32_t to, float4 value, uint32_t 
         : "memory");
 }
 
-/// This warp arrives at another block's barrier, whose phase also waits for `bytes` of copies;
-/// orders nothing else.
-__device__ __forceinline__ void mbarrier_arrive_warp_of_peer(uint32_t barrier, int32_t lane,
-                                                             uint32_t bytes = 0) {
-    if (lane == 0)
-        asm volatile(
-            "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%0], %1;" ::"r"(
-                barrier),
-            "r"(bytes)
-            : "memory");
-    else if (kAllLanesArrive)
+/// This warp arrives at another block's barrier. Orders nothing: a release that the cluster sees
+/// waits for all that the thread has under way, some 1,000 clocks. What it loaded from shared memory
+/// has been read when it has used it.
+__device__ __forceinline__ void mbarrier_arrive_warp_of_peer(uint32_t barrier, int32_t lane) {
+    if (kAllLanesArrive || lane == 0)
         asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
                      : "memory");
-    __syncwarp();
 }
 
 /// `bytes` (a multiple of 16) from this block's to another one's shared memory; counted by its

@@ -23,40 +23,50 @@ namespace kd::mla_wgmma {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Gathers the tiles of this block's units.
+/// Gathers the tiles of this block's units. Until the first copies are asked for, a block has
+/// nothing to do but to wait for its code, which comes from L2 line by line: so none stands before
+/// them but what they need. Slots of the first unit's first three tiles are in the plan.
 __device__ __forceinline__ void load(const AttnVerifyMlaParams& p, uint32_t shared,
                                      int32_t thread) {
     const auto* const kv = static_cast<const std::byte*>(p.kv) + thread % 8 * 16;
     const FirstSlots<kKeys, 3> first(p.workspace, thread);
-    const uint64_t policy = ptx::evict_first_policy();
     TileWalk<kKeys> walk(p);
-    uint32_t units = 1;  // that the walk has seen
-    const auto following = [&](const int32_t* first_slot = nullptr) {
-        const int32_t before = walk.unit_index;
-        const TileRow row = look_up(walk, thread, first_slot);
-        if (walk.unit_index == before || !walk.valid()) return row;
-        copy_unit<WholeRing>(p, shared, units, walk.unit_index, thread);
-        ++units;
+    uint32_t units = 0;  // that the walk has left behind
+    const auto unit_ends = [&] { return walk.key >= walk.unit.key_end; };
+    const auto planned = [&](int32_t slot) {
+        const TileRow row = planned_tile(walk, slot);
+        walk.key += kKeys;
         return row;
     };
-    TileRow now = following(&first.slot[0]);
-    TileRow next = following(&first.slot[1]);
-    TileRow later = following(&first.slot[2]);
-    uint32_t tile = 0;
-    for (; now.live; ++tile) {
+    const auto following = [&] {
+        TileRow row;
+        if (unit_ends()) {
+            walk.next_unit_of_block();
+            if (!walk.valid()) return row;
+            copy_unit<WholeRing>(p, shared, ++units, walk.unit_index, thread);
+        }
+        row = look_up_tile(walk, thread);
+        walk.key += kKeys;
+        return row;
+    };
+    if (!walk.valid()) return;
+    TileRow now = planned(first.slot[0]);
+    TileRow next = unit_ends() ? following() : planned(first.slot[1]);
+    for (uint32_t tile = 0; now.live(); ++tile) {
+        const TileRow later =
+            tile == 0 && units == 0 && !unit_ends() ? planned(first.slot[2]) : following();
         const int32_t lane_slot = now.slot(p.batch.page_shift);
-        // Let Q be asked for in between, or it would queue behind all stages.
-        if (tile == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
-        if (now.fresh) ptx::grid_dependency_wait();  // again costs less than to remember it
-        copy_tile<WholeRing>(p, kv, shared, tile, lane_slot, 0, thread, policy);
+        if (now.fresh()) ptx::grid_dependency_wait();  // again costs less than to remember it
+        copy_tile<WholeRing>(p, kv, shared, tile, lane_slot, 0, thread);
+        // Let Q be asked for behind it, or it would queue behind all stages.
+        if (tile == 0) ptx::named_barrier_sync(kQueryBarrier, 256);
         now = next;
         next = later;
-        later = following();
     }
-    if (tile == 1) ptx::named_barrier_sync(kQueryBarrier, 256);  // somebody has arrived
 }
 
 /// The score warpgroup, one unit after the other.
+template <bool kFast>
 struct ScoreRole {
     const AttnVerifyMlaParams& p;
     uint32_t shared;
@@ -64,9 +74,6 @@ struct ScoreRole {
     uint64_t keys;
     int32_t thread;
     const std::byte* memory;
-    float* row_scale;
-    float* row_inverse;
-    int32_t* rescale_flag;
     float to_log2;
     uint32_t p_row;  // where this lane's row of P goes for the first two groups of 8 keys
     int32_t first_row;
@@ -81,9 +88,6 @@ struct ScoreRole {
           keys(wgmma::k_major(__shfl_sync(0xffffffff, address + kKv, 0))),
           thread(of_role),
           memory(shared_memory),
-          row_scale(reinterpret_cast<float*>(shared_memory + kRowScale)),
-          row_inverse(reinterpret_cast<float*>(shared_memory + kRowInverse)),
-          rescale_flag(reinterpret_cast<int32_t*>(shared_memory + kRescaleFlag)),
           to_log2(score_factor(params, params.scale)) {
         // Lane l addresses row l % 8 of matrix l / 8: rows 0-7 and 8-15 of the first 8 keys, then
         // of the next 8.
@@ -95,7 +99,13 @@ struct ScoreRole {
         asm volatile("" : "+r"(p_row), "+r"(first_row));
     }
 
-    __device__ int32_t row() const { return first_row; }  // and row + 8
+    /// And row + 8. What is made of it is made where it is used: a register kept for it all along
+    /// is one too many.
+    __device__ int32_t row() const {
+        int32_t row = first_row;
+        asm volatile("" : "+r"(row));
+        return row;
+    }
     __device__ uint32_t full() const { return shared + kBarrierFull + 8 * place.stage; }
 
     /// Writes a tile's P where that of the tile before the last was. Its stage is full again, or
@@ -108,10 +118,13 @@ struct ScoreRole {
             ptx::store_matrices(to ^ (j << 4), tile.p[j][0], tile.p[j][1], tile.p[j + 1][0],
                                 tile.p[j + 1][1]);
         if (thread % 4 == 0) {
-            row_scale[buffer * 64 + row()] = tile.factor[0];
-            row_scale[buffer * 64 + row() + 8] = tile.factor[1];
+            const uint32_t scale = shared + kRowScale + (buffer * 64 + row()) * 4;
+            ptx::store_shared(scale, tile.factor[0]);
+            ptx::store_shared(scale + 8 * 4, tile.factor[1]);
         }
-        if (thread % 32 == 0) rescale_flag[buffer * 4 + thread / 32] = tile.rescale;
+        if (thread % 32 == 0)
+            ptx::store_shared(shared + kRescaleFlag + buffer * 16 + row() / 16 * 4,
+                              uint32_t{tile.rescale});
         ptx::fence_async_proxy();
     }
 
@@ -122,8 +135,8 @@ struct ScoreRole {
         ++published;
     }
 
-    __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const SeenKeys& seen,
-                                               const QueryRegisters& q, RowState (&rows)[2]) {
+    __device__ __forceinline__ void unit_tiles(const WorkUnit& unit, const QueryRegisters& q,
+                                               RowState (&rows)[2]) {
         // Tensor cores serve whoever asks, and accumulation asks for more: started beside the next
         // scores it would hold them up. So a tile's P is handed over when most of those are under
         // way, if their keys are there.
@@ -134,15 +147,15 @@ struct ScoreRole {
             if (!held) ptx::mbarrier_wait(full(), place.parity);
             if (held) store_p(tile);
             asm volatile("" : "+l"(query));  // 16 descriptors made from it would not fit
-            compute_scores(query, keys, q, s, [&] {
+            compute_scores<kFast>(query, keys, q, s, [&] {
                 if (held) hand_over();
             });
             if (p.logit_cap > 0.0f) cap_scores(p, s);
             if (key + kKeys > unit.seen_end) {
-                if (unit.is_fast())
-                    mask_tail(shared + kTailMask, unit, key, row(), s);
+                if constexpr (kFast)
+                    mask_tail(shared + kRowsSee, unit, key, row(), s);
                 else
-                    seen.mask<2>(p, unit, key, s);
+                    SeenKeys<2>(shared + kRowsSee, row()).mask(p, unit, key, s);
             }
             place.next(keys);
             const bool more = key + kKeys < unit.key_end;
@@ -162,28 +175,23 @@ struct ScoreRole {
     __device__ __forceinline__ void finish(const WorkUnit& unit, uint32_t unit_parity,
                                            const RowState (&rows)[2]) const {
         const float sum[2] = {quad_sum(rows[0].sum), quad_sum(rows[1].sum)};
-        float* const inverse = row_inverse + unit_parity * 64 + row();
         if (thread % 4 == 0) {
-            inverse[0] = sum[0] == 0.0f ? 0.0f : 1.0f / sum[0];
-            inverse[8] = sum[1] == 0.0f ? 0.0f : 1.0f / sum[1];
+            const uint32_t inverse = shared + kRowInverse + (unit_parity * 64 + row()) * 4;
+            ptx::store_shared(inverse, sum[0] == 0.0f ? 0.0f : 1.0f / sum[0]);
+            ptx::store_shared(inverse + 8 * 4, sum[1] == 0.0f ? 0.0f : 1.0f / sum[1]);
         }
         __syncwarp();
         ptx::mbarrier_arrive_warp(shared + kBarrierFinal + 8 * unit_parity, thread % 32);
         if (thread % 4 == 0) {
-            store_lse(p, unit, row(), row_lse(rows[0].maximum, sum[0]));
-            store_lse(p, unit, row() + 8, row_lse(rows[1].maximum, sum[1]));
+            const int32_t of_lse = row();
+            store_lse(p, unit, of_lse, row_lse(rows[0].maximum, sum[0]));
+            store_lse(p, unit, of_lse + 8, row_lse(rows[1].maximum, sum[1]));
         }
     }
 
-    /// And who of the tree its rows see.
-    template <class Started>
-    __device__ __forceinline__ void load_query(const QuerySources& sources, QueryRegisters& q,
-                                               const Started& started) const {
-        load_q<0, true>(sources, shared + kQ, thread, q, [&] {
-            started();
-            if (thread < kTileRows)
-                ptx::store_shared(shared + kTailMask + thread * 16, sources.ancestors);
-        });
+    /// What row `of_unit` sees, if there is room for such a row.
+    __device__ __forceinline__ void store_sees(int32_t of_unit, uint4 sees) const {
+        if (of_unit < kTileRows) ptx::store_shared(shared + kRowsSee + of_unit * 16, sees);
     }
 
     __device__ __forceinline__ void run() {
@@ -191,34 +199,40 @@ struct ScoreRole {
         const int32_t units = p.workspace.header->units;
         int32_t index = first_unit(p.workspace);
         QuerySources sources;
-        if (index < units) sources = QuerySources(p, unit, thread);
+        uint4 sees = {};
+        if (index < units) {
+            sources = QuerySources(p, unit, thread);
+            if (thread < kTileRows) sees = row_sees<kFast>(p, unit, thread);
+        }
         sources.hold();
         ptx::grid_dependency_wait();
         ptx::grid_dependency_launch();
         if (index >= units) return;
         QueryRegisters q;
-        load_query(sources, q, [] { ptx::named_barrier_arrive(kQueryBarrier, 256); });
-        SeenKeys seen(p, unit, row());
+        load_q<0, true>(sources, shared + kQ, thread, q, [&] {
+            ptx::named_barrier_arrive(kQueryBarrier, 256);
+            store_sees(thread, sees);
+        });
         for (uint32_t unit_count = 0;;) {
             RowState rows[2];
-            unit_tiles(unit, seen, q, rows);
+            unit_tiles(unit, q, rows);
             finish(unit, unit_count & 1, rows);
             index = next_unit(unit, index);
             if (index >= units) return;
-            const int32_t first = unit.first_node * p.heads + unit.row_begin;
-            const int32_t row_count = unit.rows;
+            const WorkUnit before = unit;
             ptx::mbarrier_wait(full(), place.parity);
             unit = *reinterpret_cast<const WorkUnit*>(memory + WholeRing::unit_place(++unit_count));
-            if (unit.first_node * p.heads + unit.row_begin == first && unit.rows == row_count)
-                continue;
+            if (same_rows(unit, before)) continue;
             // All four warps are through with the Q of the unit before.
             ptx::named_barrier_sync(kScoreBarrier, 128);
-            load_query(QuerySources(p, unit, thread), q, [] {});
-            seen = SeenKeys(p, unit, row());
+            const int32_t anew = thread_of_role();  // or what is made of it takes registers
+            load_q<0, true>(QuerySources(p, unit, anew), shared + kQ, anew, q,
+                            [&] { store_sees(anew, row_sees<kFast>(p, unit, anew)); });
         }
     }
 };
 
+template <bool kFast>
 __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const std::byte* memory,
                                            uint32_t shared, int32_t thread, int32_t half) {
     const int32_t warp = thread / 32;
@@ -268,7 +282,7 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
         const float inverse[2] = {
             *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row),
             *const_cast<const volatile float*>(row_inverse + unit_parity * 64 + row + 8)};
-        if (unit.partial >= 0)
+        if (!kFast || unit.partial >= 0)
             store_partial(p, unit, thread, half, inverse, o);
         else if (warp * 16 < unit.rows)
             store_out(p, unit, shared, thread, half, inverse, o);
@@ -278,7 +292,8 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-/// Grid: at most one block a multiprocessor, persistent. Block: kThreads.
+/// Grid: at most one block a multiprocessor, persistent. Block: kThreads. kFast: the step's mode.
+template <bool kFast>
 __global__ void __launch_bounds__(kThreads, 1)
     attn_verify_mla_wgmma_kernel(const __grid_constant__ AttnVerifyMlaParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -304,10 +319,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         load(p, shared, thread_of_role());
     } else if (role == 1) {
         ptx::setmaxnreg_increase<160>();
-        ScoreRole(p, memory, shared, thread_of_role()).run();
+        ScoreRole<kFast>(p, memory, shared, thread_of_role()).run();
     } else {
         ptx::setmaxnreg_increase<160>();
-        accumulate(p, memory, shared, thread_of_role(), role - 2);
+        accumulate<kFast>(p, memory, shared, thread_of_role(), role - 2);
     }
 #endif
 }

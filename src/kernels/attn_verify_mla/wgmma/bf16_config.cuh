@@ -10,6 +10,9 @@ inline constexpr int32_t kStages = 3;
 inline constexpr int32_t kKeys = kMlaWgmmaTileKeys;  // of a stage
 inline constexpr int32_t kRegisterChunks = 5;        // chunks of Q that the score warpgroup holds
 inline constexpr int32_t kSharedChunks = kChunks - kRegisterChunks;
+/// Deterministic mode: chunks whose part of a score is a sum of its own; all others make the other.
+inline constexpr int32_t kLowChunks = 4;
+static_assert(kLowChunks == kRegisterChunks - 1);
 inline constexpr int32_t kChunkBytes = kKeys * 128;
 inline constexpr int32_t kTileBytes = kChunks * kChunkBytes;
 // Of the 36 products that make a tile's scores, those issued before the P of the tile before is
@@ -31,10 +34,10 @@ inline constexpr int32_t kBarrierEmpty = kBarrierFull + 8 * kStages;   // [kStag
 inline constexpr int32_t kBarrierPFull = kBarrierEmpty + 8 * kStages;  // [2] 4 warps
 // [2] by unit parity, 4 warps: the score warpgroup may be a unit ahead
 inline constexpr int32_t kBarrierFinal = kBarrierPFull + 2 * 8;
-inline constexpr int32_t kTailMask = kBarrierFinal + 2 * 8;  // uint64 [64][2], ancestors of rows
+inline constexpr int32_t kRowsSee = kBarrierFinal + 2 * 8;  // uint4 [64], see row_sees()
 // The output passes through shared memory, of each accumulating warp's 16 rows 32 columns at a
 // time.
-inline constexpr int32_t kOut = (kTailMask + 64 * 16 + 127) / 128 * 128;
+inline constexpr int32_t kOut = (kRowsSee + 64 * 16 + 127) / 128 * 128;
 inline constexpr int32_t kOutBytes = 16 * 64;
 // The block's units, by number: loads put them there, or each role would wait for L2 at the end of
 // a unit. As many as the look-ups can be ahead of the accumulation, in tiles, and one.

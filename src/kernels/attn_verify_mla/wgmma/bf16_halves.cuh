@@ -3,21 +3,19 @@
 // 2c, low, has one half of the latent to score and to accumulate, block 2c + 1, high, the other,
 // and each loads nothing else:
 //
-//              low                                high
-//   load       chunks 0 to 3                      chunks 4 to 8
-//   products   adds its chunks to high's sums  <- the scores' sums over its chunks
-//   softmax    P                                  (idle)
-//   accumulate columns 0 to 255, passes P on   -> columns 256 to 511
+//              low                               high
+//   load       chunks 0 to 3                     chunks 4 to 8
+//   products   their sum of the scores      <->  theirs
+//   softmax    P, of both sums               ->  the same P
+//   accumulate columns 0 to 255                  columns 256 to 511
 //
 // A row's sums, reference and P are those of a block that has the whole unit
-// (attn_verify_mla_wgmma.cuh), to the bit: the order of every addition is the same. Four warpgroups
-// in a row pass a tile on, so that a tile takes as long as the slowest of them, not as all
-// together.
+// (attn_verify_mla_wgmma.cuh), to the bit: the order of every addition is the same. Up to 32 rows
+// both blocks make P of all, which takes less time than to send it; of more rows each makes half
+// and sends it to the other.
 //
-// Everything that a tile passes through, its stage, its sums, its P, has as many places as there
-// are stages and goes by the tile's number. Nobody asks whether a place is free: a stage is only
-// full again when its block has accumulated the tile that was there, for which low had made P from
-// its scores; and high's sums of a tile say that the same is so in high.
+// A stage is only full again when the tile that was there is accumulated. What a tile passes
+// through on the way there has fewer places, one tile after the other.
 #pragma once
 
 #include "kernels/attn_verify_mla/wgmma/bf16_load.cuh"
@@ -26,54 +24,55 @@
 
 namespace kd::mla_wgmma {
 
-inline constexpr int32_t kHalfPlaces = 5;
-inline constexpr int32_t kLowChunks = 4;
+inline constexpr int32_t kHalfStages = 5;
+inline constexpr int32_t kHalfPlaces = 2;            // of sums and of P
+inline constexpr int32_t kHalfRows = kTileRows / 2;  // whose P a block makes, at most
 inline constexpr int32_t kHighChunks = kChunks - kLowChunks;
 inline constexpr int32_t kHighRegisterChunks = kHighChunks - kSharedChunks;  // of Q
-inline constexpr int32_t kSumsBytes = kTileRows * kKeys * 4;
-inline constexpr int32_t kWarpSumsBytes = kSumsBytes / 4;
-/// What a warp of the accumulation needs to know of its 16 rows beside P: RowFacts, then two int32,
-/// whether some factor of the first or the last 8 may not be 1.
+inline constexpr int32_t kSumsBytes = kHalfRows * kKeys * 4;
+inline constexpr int32_t kWarpSumsBytes = 16 * kKeys * 4;
+/// What the accumulation needs to know of each eight rows beside their P: RowFacts, then an int32,
+/// whether some factor may not be 1.
 struct RowFacts {
     float factor;   // of what was accumulated before the tile
     float inverse;  // with a unit's last tile: 1 / sum, 0 of a row that saw nothing
 };
-inline constexpr int32_t kWarpFlags = 16 * sizeof(RowFacts);
-inline constexpr int32_t kWarpFactsBytes = kWarpFlags + 16;
+inline constexpr int32_t kFactsFlag = 8 * sizeof(RowFacts);
+inline constexpr int32_t kFactsBytes = kFactsFlag + 16;
+inline constexpr int32_t kPEightBytes = 8 * 128;  // of eight rows
 
-// Byte offsets as in bf16_config.cuh. The two blocks have P at the same place, and all behind it.
-inline constexpr int32_t kHalfSums = 0;  // low: float4 [kHalfPlaces][kKeys / 8][128], by thread
-inline constexpr int32_t kLowKv = kHalfPlaces * kSumsBytes;
+// Byte offsets as in bf16_config.cuh, the same in both blocks.
 inline constexpr int32_t kHalfQ = 0;  // high: [kSharedChunks]
-inline constexpr int32_t kHighKv = kSharedChunks * kQChunkBytes;
-inline constexpr int32_t kHalfP = kHighKv + kHalfPlaces * kHighChunks * kChunkBytes;
-inline constexpr int32_t kHalfFacts = kHalfP + kHalfPlaces * kPBytes;  // [kHalfPlaces][4 warps]
-inline constexpr int32_t kHalfBarriers = kHalfFacts + kHalfPlaces * 4 * kWarpFactsBytes;
-inline constexpr int32_t kHalfFull = kHalfBarriers;                 // 128 copies
-inline constexpr int32_t kHalfEmpty = kHalfFull + 8 * kHalfPlaces;  // 4 warps
-inline constexpr int32_t kHalfSumsFull =
-    kHalfEmpty + 8 * kHalfPlaces;  // low: 4 warps, high's bytes
-inline constexpr int32_t kHalfScoresFull = kHalfSumsFull + 8 * kHalfPlaces;  // low: 4 warps
-inline constexpr int32_t kHalfPFull = kHalfScoresFull + 8 * kHalfPlaces;     // 4 warps; high: bytes
-inline constexpr int32_t kHalfUnits = (kHalfPFull + 8 * kHalfPlaces + 15) / 16 * 16;
+inline constexpr int32_t kHalfKv = kHalfQ + kSharedChunks * kQChunkBytes;
+inline constexpr int32_t kHalfP = kHalfKv + kHalfStages * kHighChunks * kChunkBytes;
+// float4 [kHalfPlaces][own, the other block's][kKeys / 8][64], by thread of the products
+inline constexpr int32_t kHalfSums = kHalfP + kHalfPlaces * kPBytes;
+inline constexpr int32_t kHalfFacts = kHalfSums + kHalfPlaces * 2 * kSumsBytes;  // [..][8]
+inline constexpr int32_t kHalfBarriers = kHalfFacts + kHalfPlaces * 8 * kFactsBytes;
+inline constexpr int32_t kHalfFull = kHalfBarriers;                        // 128 copies
+inline constexpr int32_t kHalfEmpty = kHalfFull + 8 * kHalfStages;         // 4 warps
+inline constexpr int32_t kHalfSumsFull = kHalfEmpty + 8 * kHalfStages;     // 4 warps, bytes
+inline constexpr int32_t kHalfSumsRead = kHalfSumsFull + 8 * kHalfPlaces;  // 4 warps of each block
+inline constexpr int32_t kHalfPFull = kHalfSumsRead + 8 * kHalfPlaces;     // 4 warps, bytes
+inline constexpr int32_t kHalfPRead = kHalfPFull + 8 * kHalfPlaces;  // 4 warps of the other block
+inline constexpr int32_t kHalfUnits = (kHalfPRead + 8 * kHalfPlaces + 15) / 16 * 16;
 inline constexpr int32_t kHalfTilesLookedUp = 4;
 inline constexpr int32_t kHalfUnitPlaces = 12;  // see kUnitPlaces
-static_assert(kHalfUnitPlaces > kHalfPlaces + kHalfTilesLookedUp + 1);
+static_assert(kHalfUnitPlaces > kHalfStages + kHalfTilesLookedUp + 1);
 inline constexpr int32_t kHalfSharedRequestBytes =
     kHalfUnits + kHalfUnitPlaces * sizeof(WorkUnit) + 1024;  // for the alignment
-static_assert(kHalfSharedRequestBytes >= kSharedRequestBytes && kHalfSharedRequestBytes <= 232448);
-static_assert(kLowKv + kHalfPlaces * kLowChunks * kChunkBytes <= kHalfP);
-static_assert(kLowKv % 1024 == 0 && kHighKv % 1024 == 0 && kHalfP % 1024 == 0);
+static_assert(kHalfSharedRequestBytes <= 232448);
+static_assert(kHalfKv % 1024 == 0 && kHalfP % 1024 == 0);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <bool kHigh>
 struct HalfRing {
-    static constexpr int32_t kStages = kHalfPlaces;
+    static constexpr int32_t kStages = kHalfStages;
     static constexpr int32_t kFirstChunk = kHigh ? kLowChunks : 0;
     static constexpr int32_t kChunkCount = kHigh ? kHighChunks : kLowChunks;
     static constexpr int32_t kTileBytes = kChunkCount * kChunkBytes;
-    static constexpr int32_t kKv = kHigh ? kHighKv : kLowKv;
+    static constexpr int32_t kKv = kHalfKv;
     static constexpr int32_t kBarrierFull = kHalfFull;
     static constexpr int32_t kBarrierEmpty = kHalfEmpty;
     __device__ static constexpr int32_t unit_place(uint32_t number) {
@@ -81,117 +80,95 @@ struct HalfRing {
     }
 };
 
-/// The next two tiles of a walk, and of one of them the row that this lane looks up for its warp:
-/// lanes 0 to 15 for the first.
+/// The row, of its warp's of two tiles, that a thread looks up; lanes 0 to 15 of the first.
+/// Negative: none.
+__device__ __forceinline__ int32_t row_to_look_up(int32_t thread) {
+    constexpr int32_t kWarpRows = kKeys / 4;
+    static_assert(kWarpRows <= 16 && kHalfTilesLookedUp * kKeys <= kFirstSlots);
+    const int32_t row = thread % 32 / 16 * kKeys + thread / 32 * kWarpRows + thread % 16;
+    return thread % 16 < kWarpRows ? row : -1;
+}
+
+/// Up to two tiles of a unit, and the row that this lane looks up. row.tile: of both.
 struct TilePair {
-    enum class Tile : int32_t {
-        none,  // the block's units have no more
-        settled,
-        fresh,  // the kernel before this may still be writing some of its rows
-    };
-    Tile tile[2] = {};
+    int32_t tiles = 0;
     TileRow row;
 };
 
-/// What a thread looks up: a row of its warp's of one of two tiles.
-struct LookUp {
-    static constexpr int32_t kWarpRows = kKeys / 4;
-    static_assert(kWarpRows <= 16 && kHalfTilesLookedUp * kKeys <= kFirstSlots);
-    int32_t tile;
-    int32_t row;  // of the tile
-    bool any;
-
-    __device__ explicit LookUp(int32_t thread)
-        : tile(thread % 32 / 16),
-          row(thread / 32 * kWarpRows + thread % 16),
-          any(thread % 16 < kWarpRows) {}
-};
-
-/// The slots that the plan has written down for the block's first four tiles, so far as they are of
-/// its first unit. In flight until used: needs nothing but the block's index.
-struct FirstPairs {
-    int32_t slot[2] = {};
-
-    __device__ FirstPairs(const AttnWorkspace& workspace, int32_t thread) {
-        const LookUp of(thread);
-        if (!of.any) return;
-        const int32_t* from =
-            workspace.first_slots + blockIdx.x * kFirstSlots + of.tile * kKeys + of.row;
-        slot[0] = from[0];
-        slot[1] = from[2 * kKeys];
-    }
-};
-
-/// Gathers the tiles of this block's units. Look-ups are waited for at a loop's end, so two tiles'
-/// are asked for at once, before the two tiles ahead of them.
+/// Gathers the tiles of this block's units, as load() does. Look-ups are waited for at a loop's
+/// end, so two tiles' are asked for at once, before the two tiles ahead of them.
 template <class Ring>
 __device__ __forceinline__ void load_half(const AttnVerifyMlaParams& p, uint32_t shared,
                                           int32_t thread) {
-    const FirstPairs first(p.workspace, thread);
-    const LookUp own(thread);
+    const int32_t row = row_to_look_up(thread);
+    const int32_t* const in_plan = p.workspace.first_slots + blockIdx.x * kFirstSlots + max(row, 0);
+    const int32_t first_slots[2] = {in_plan[0], in_plan[2 * kKeys]};
     const auto* const kv =
         static_cast<const std::byte*>(p.kv) + Ring::kFirstChunk * 128 + thread % 8 * 16;
-    const uint64_t policy = ptx::evict_first_policy();
     TileWalk<kKeys> walk(p);
-    uint32_t units = 1;  // that the walk has seen
-    const auto following = [&](bool may_be_first, int32_t first_slot) {
+    uint32_t units = 0;  // that the walk has left behind
+    const auto unit_ends = [&] { return walk.key >= walk.unit.key_end; };
+    /// The next tiles of the walk's unit, which has some.
+    const auto tiles_of_unit = [&] {
         TilePair pair;
-        const int32_t* from = nullptr;
-#pragma unroll
-        for (int32_t i = 0; i < 2; ++i) {
-            if (!walk.valid()) break;
-            const WorkUnit& unit = walk.unit;
-            pair.tile[i] = unit.path_node >= 0 || walk.key + kKeys > unit.context
-                               ? TilePair::Tile::fresh
-                               : TilePair::Tile::settled;
-            const int32_t key = walk.key + own.row;
-            if (own.any && own.tile == i && key < unit.key_end) {
-                from = pair.row.find(p, unit, key);
-                if (may_be_first && walk.unit_index == blockIdx.x) {
-                    from = nullptr;
-                    pair.row.within = TileRow::kSlot;
-                    pair.row.page = first_slot;
-                }
-            }
-            const int32_t before = walk.unit_index;
-            walk.next();
-            if (walk.unit_index == before || !walk.valid()) continue;
-            copy_unit<Ring>(p, shared, units, walk.unit_index, thread);
-            ++units;
-        }
-        if (from != nullptr) pair.row.page = *from;
+        pair.tiles = walk.unit.key_end - walk.key > kKeys ? 2 : 1;
+        pair.row.tile = TileRow::kind(walk.unit, walk.key + pair.tiles * kKeys);
+        walk.key += 2 * kKeys;
         return pair;
     };
-    TilePair now = following(true, first.slot[0]);
-    uint32_t tile = 0;
-    while (now.tile[0] != TilePair::Tile::none) {
-        // Asked for first: at the loop's end it is waited for.
-        const TilePair next = following(tile == 0, first.slot[1]);
+    const auto planned = [&](int32_t slot) {
+        TilePair pair = tiles_of_unit();
+        pair.row.page = slot;
+        pair.row.within = TileRow::kSlot;
+        return pair;
+    };
+    const auto go_on = [&] {
+        walk.next_unit_of_block();
+        if (walk.valid()) copy_unit<Ring>(p, shared, ++units, walk.unit_index, thread);
+    };
+    TilePair now;
+    TilePair next;
+    bool next_known = false;
+    if (walk.valid()) {
+        now = planned(first_slots[0]);
+        next_known = !unit_ends();
+        if (next_known) next = planned(first_slots[1]);
+    }
+    for (uint32_t tile = 0; now.tiles > 0;) {
+        if (!next_known) {
+            next = {};
+            if (unit_ends()) go_on();
+            if (walk.valid()) {
+                const int32_t key = walk.key + row;
+                next = tiles_of_unit();
+                if (row >= 0 && key < walk.unit.key_end)
+                    next.row.page = *next.row.find(p, walk.unit, key);
+            }
+        }
+        next_known = false;
         const int32_t lane_slot = now.row.slot(p.batch.page_shift);
-#pragma unroll
-        for (int32_t i = 0; i < 2; ++i) {
-            if (now.tile[i] == TilePair::Tile::none) break;
-            // Let Q be asked for in between, or it would queue behind all stages.
-            if (tile == 1) ptx::named_barrier_sync(kQueryBarrier, 256);
-            // Again costs less than to remember it.
-            if (now.tile[i] == TilePair::Tile::fresh) ptx::grid_dependency_wait();
-            copy_tile<Ring>(p, kv, shared, tile, lane_slot, i * 16, thread, policy);
+        if (now.row.fresh()) ptx::grid_dependency_wait();  // again costs less than to remember it
+#pragma unroll 1
+        for (int32_t lane = 0; lane < now.tiles * 16; lane += 16) {
+            copy_tile<Ring>(p, kv, shared, tile, lane_slot, lane, thread);
+            // Let Q be asked for behind it, or it would queue behind all stages.
+            if (tile == 0) ptx::named_barrier_sync(kQueryBarrier, 256);
             ++tile;
         }
         now = next;
     }
-    if (tile == 1) ptx::named_barrier_sync(kQueryBarrier, 256);  // somebody has arrived
 }
 
-/// The walk of a role over the block's units, and the place of the tile it is at.
+/// The walk of a role over the block's units, and the tile it is at.
 struct HalfWalk {
     const std::byte* memory;
     uint32_t shared;
     WorkUnit unit;
     int32_t units;  // of the plan
     int32_t index;
-    uint32_t place = 0;  // of the tile that the role is at
-    uint32_t parity = 0;
+    uint32_t tile = 0;
+    uint32_t stage = 0;  // the tile's
+    uint32_t stage_parity = 0;
     uint32_t unit_count = 0;
 
     __device__ HalfWalk(const AttnVerifyMlaParams& params, const std::byte* shared_memory,
@@ -203,12 +180,26 @@ struct HalfWalk {
           index(first_unit(params.workspace)) {}
 
     __device__ bool valid() const { return index < units; }
-    __device__ uint32_t barrier(int32_t of_kind) const { return shared + of_kind + 8 * place; }
-    __device__ void wait_for_keys() const { ptx::mbarrier_wait(barrier(kHalfFull), parity); }
-    __device__ uint32_t next_place() const { return place == kHalfPlaces - 1 ? 0 : place + 1; }
+    __device__ uint32_t place() const { return tile % kHalfPlaces; }
+    __device__ uint32_t place_parity() const { return tile / kHalfPlaces & 1; }
+    __device__ uint32_t empty() const { return shared + kHalfEmpty + 8 * stage; }
+    /// The tile's barrier of those that each place has, kHalfSumsFull and the like.
+    __device__ uint32_t of_place(int32_t barriers) const { return shared + barriers + 8 * place(); }
+    __device__ void wait_for_keys() const {
+        ptx::mbarrier_wait(shared + kHalfFull + 8 * stage, stage_parity);
+    }
+    /// Until the tile is accumulated that had this tile's place of P.
+    __device__ void wait_for_place() const {
+        const bool same_lap = stage >= kHalfPlaces;  // before the first: parity 1, of no tile
+        const uint32_t before = same_lap ? stage - kHalfPlaces : stage + kHalfStages - kHalfPlaces;
+        ptx::mbarrier_wait(shared + kHalfEmpty + 8 * before,
+                           same_lap ? stage_parity : stage_parity ^ 1);
+    }
     __device__ void next_tile() {
-        place = next_place();
-        if (place == 0) parity ^= 1;
+        ++tile;
+        const bool wraps = stage == kHalfStages - 1;
+        stage = wraps ? 0 : stage + 1;
+        stage_parity ^= wraps;
     }
 
     /// On to the next unit, when its first tile has landed. False: there is none.
@@ -222,9 +213,9 @@ struct HalfWalk {
     }
 };
 
-/// Whether two units have the same rows, and so Q and visibility.
-__device__ __forceinline__ bool same_rows(const WorkUnit& a, const WorkUnit& b) {
-    return a.first_node == b.first_node && a.row_begin == b.row_begin && a.rows == b.rows;
+/// Whether each block makes P of half of the rows: where one cannot make all.
+__device__ __forceinline__ bool halves_split(const AttnVerifyMlaParams& p) {
+    return p.most_shared_rows > kHalfRows;
 }
 
 /// Warps whose rows the unit does not have do nothing but arrive.
@@ -232,23 +223,14 @@ __device__ __forceinline__ bool warp_has_rows(const WorkUnit& unit, int32_t thre
     return thread / 32 * 16 < unit.rows;
 }
 
-/// Where a place's sums of thread `thread` are: four of every 8 keys, 2 KB further for the next 8.
+/// Where a place's sums of thread `thread` of the products are: four of every 8 keys, 1 KB further
+/// for the next 8; kSumsBytes further the other block's.
 __device__ __forceinline__ uint32_t sums_at(uint32_t shared, uint32_t place, int32_t thread) {
-    return shared + kHalfSums + place * kSumsBytes + thread * 16;
+    return shared + kHalfSums + place * 2 * kSumsBytes + thread % (4 * kHalfRows / 2) * 16;
 }
 
-__device__ __forceinline__ void load_sums(uint32_t from, Scores& s) {
-#pragma unroll
-    for (int32_t i = 0; i < kKeys / 2; i += 4) {
-        const float4 sums = ptx::load_shared_float4(from + i * 512);
-        s[i] = sums.x;
-        s[i + 1] = sums.y;
-        s[i + 2] = sums.z;
-        s[i + 3] = sums.w;
-    }
-}
-
-/// High's sums of a tile's scores go to low, low's on top of them to the softmax.
+/// A block's sums of a tile's scores go to its softmax and to the other block's, wherever their P
+/// is made.
 template <bool kHigh>
 __device__ __forceinline__ void half_products(const AttnVerifyMlaParams& p, const std::byte* memory,
                                               uint32_t shared, int32_t thread) {
@@ -264,54 +246,49 @@ __device__ __forceinline__ void half_products(const AttnVerifyMlaParams& p, cons
     uint32_t q[kSteps][4];
     load_q<kFirst, kHigh>(sources, shared + kHalfQ, thread, q,
                           [] { ptx::named_barrier_arrive(kQueryBarrier, 256); });
-    const uint32_t low = ptx::map_shared(shared, 0);
+    const uint32_t peer = ptx::map_shared(shared, kHigh ? 0 : 1);
     const uint64_t query = wgmma::k_major(__shfl_sync(0xffffffff, shared + kHalfQ, 0));
     constexpr uint32_t kTileUnits = HalfRing<kHigh>::kTileBytes >> 4;
-    const uint64_t ring = wgmma::k_major(__shfl_sync(0xffffffff, shared + HalfRing<kHigh>::kKv, 0));
-    const auto expect_sums = [&](uint32_t place) {
-        ptx::mbarrier_arrive_warp_expect_bytes(
-            shared + kHalfSumsFull + 8 * place, thread % 32,
-            warp_has_rows(walk.unit, thread) ? kWarpSumsBytes : 0);
-    };
+    const uint64_t ring = wgmma::k_major(__shfl_sync(0xffffffff, shared + kHalfKv, 0));
+    // Whose softmax has this warp's rows.
+    const bool of_high = thread >= 64;
+    const bool splits = halves_split(p);
+    const bool own = splits ? of_high == kHigh : !of_high;
+    const bool sent = splits ? of_high != kHigh : !of_high;
     for (;;) {
-        if (!kHigh) expect_sums(walk.place);
+        const bool has_rows = warp_has_rows(walk.unit, thread);
         for (int32_t key = walk.unit.key_begin; key < walk.unit.key_end; key += kKeys) {
-            const uint64_t keys = ring + walk.place * kTileUnits;
-            Scores s = {};
+            const uint64_t keys = ring + walk.stage * kTileUnits;
+            Scores s;
             walk.wait_for_keys();
-            if (kHigh) {
-                wgmma::fence();
-                shared_products(query, keys + kHighRegisterChunks * (kChunkBytes >> 4), s);
-            } else {
-                ptx::mbarrier_wait_cluster(walk.barrier(kHalfSumsFull), walk.parity);
-                if (warp_has_rows(walk.unit, thread))
-                    load_sums(sums_at(shared, walk.place, thread), s);
-                if (key + kKeys < walk.unit.key_end) expect_sums(walk.next_place());
-                wgmma::touch(s);
-                wgmma::fence();
-            }
+            wgmma::fence();
+            if (kHigh) shared_products(query, keys + kHighRegisterChunks * (kChunkBytes >> 4), s);
 #pragma unroll
             for (int32_t step = 0; step < kSteps; ++step)
                 wgmma::rs_n48(s, q[step], keys + step / 4 * (kChunkBytes >> 4) + step % 4 * 2,
-                              true);
+                              kHigh || step > 0);
             wgmma::commit();
             wgmma::wait<0>();
             wgmma::touch(s);
-            if (warp_has_rows(walk.unit, thread)) {
+            // By both blocks.
+            ptx::mbarrier_wait_cluster(walk.of_place(kHalfSumsRead), walk.place_parity() ^ 1);
+            const uint32_t place = walk.place();
+            if (has_rows && sent) {
 #pragma unroll
-                for (int32_t i = 0; i < kKeys / 2; i += 4) {
-                    const float4 sums = make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]);
-                    if (kHigh)
-                        ptx::store_async(sums_at(low, walk.place, thread) + i * 512, sums,
-                                         low + kHalfSumsFull + 8 * walk.place);
-                    else
-                        ptx::store_shared(sums_at(shared, walk.place, thread) + i * 512, sums);
-                }
+                for (int32_t i = 0; i < kKeys / 2; i += 4)
+                    ptx::store_async(sums_at(peer, place, thread) + kSumsBytes + i * 256,
+                                     make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]),
+                                     peer + kHalfSumsFull + 8 * place);
             }
-            if (!kHigh) {
-                __syncwarp();
-                ptx::mbarrier_arrive_warp(walk.barrier(kHalfScoresFull), thread % 32);
+            if (has_rows && own) {
+#pragma unroll
+                for (int32_t i = 0; i < kKeys / 2; i += 4)
+                    ptx::store_shared(sums_at(shared, place, thread) + i * 256,
+                                      make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]));
             }
+            __syncwarp();
+            ptx::mbarrier_arrive_warp_expect_bytes(walk.of_place(kHalfSumsFull), thread % 32,
+                                                   has_rows && own ? kWarpSumsBytes : 0);
             walk.next_tile();
         }
         const WorkUnit before = walk.unit;
@@ -324,134 +301,110 @@ __device__ __forceinline__ void half_products(const AttnVerifyMlaParams& p, cons
     }
 }
 
-/// Low's, one unit after the other. kRows 2: as the products' threads have the scores. 1, for up to
-/// 32 rows: each warp 8 of them, one a thread, for half the time.
-template <int32_t kRows>
+/// The softmax, in both blocks: a warp has 8 rows, a thread one.
 __device__ __forceinline__ void half_softmax(const AttnVerifyMlaParams& p, const std::byte* memory,
                                              uint32_t shared, int32_t thread) {
     const int32_t lane = thread % 32;
-    const int32_t warp = kRows == 2 ? thread / 32 : thread / 64;  // of the products
-    const int32_t eight = kRows == 2 ? 0 : thread / 32 % 2;       // of its rows
-    const int32_t row = warp * 16 + eight * 8 + lane / 4;         // and row + 8
+    const int32_t rank = blockIdx.x % 2;
+    const bool splits = halves_split(p);
+    const int32_t own_eight = thread / 32;  // of the block's; in the unit:
+    const int32_t eight = own_eight + (splits ? 4 * rank : 0);
+    const int32_t row = eight * 8 + lane / 4;
     const float to_log2 = score_factor(p, p.scale);
-    // Lane l addresses row l % 8 of matrix l / 8. kRows 2: rows 0-7 and 8-15 of the first 8 keys,
-    // then of the next 8; 1: of 8 keys each.
-    const uint32_t p_row = shared + kHalfP +
-                           (kRows == 2 ? copy_offset(warp * 16 + lane % 16, lane / 16)
-                                       : copy_offset(warp * 16 + eight * 8 + lane % 8, lane / 8));
+    // Lane l addresses row l % 8 of 8 keys of matrix l / 8.
+    const uint32_t p_row = shared + kHalfP + copy_offset(eight * 8 + lane % 8, lane / 8);
+    const uint32_t peer = ptx::map_shared(shared, rank ^ 1);
     HalfWalk walk(p, memory, shared);
     ptx::grid_dependency_wait();
     if (!walk.valid()) return;
-    SeenKeys seen(p, walk.unit, row);
-    float s[kRows * kKeys / 4];
-    const auto load_scores = [&] {
-        const uint32_t from = sums_at(shared, walk.place, warp * 32 + lane) + eight * 8;
-        if constexpr (kRows == 2) {
-            load_sums(from, s);
-        } else {
+    SeenKeys<1> seen(p, walk.unit, row);
+    float s[kKeys / 4];
+    const auto load_scores = [&](bool has_rows) {
+        if (has_rows) {
+            const uint32_t from =
+                sums_at(shared, walk.place(), own_eight / 2 * 32 + lane) + own_eight % 2 * 8;
+            float2 own[kKeys / 8];
+            float2 other[kKeys / 8];
 #pragma unroll
             for (int32_t j = 0; j < kKeys / 8; ++j) {
-                const uint2 scores = ptx::load_shared_64(from + j * 2048);
-                s[2 * j] = __uint_as_float(scores.x);
-                s[2 * j + 1] = __uint_as_float(scores.y);
+                own[j] = ptx::load_shared_float2(from + j * 1024);
+                other[j] = ptx::load_shared_float2(from + kSumsBytes + j * 1024);
             }
+#pragma unroll
+            for (int32_t j = 0; j < kKeys / 8; ++j) {
+                s[2 * j] = own[j].x + other[j].x;
+                s[2 * j + 1] = own[j].y + other[j].y;
+            }
+            wgmma::touch(s);  // added up, so they have been read
         }
+        __syncwarp();
+        ptx::mbarrier_arrive_warp(walk.of_place(kHalfSumsRead), lane);
+        ptx::mbarrier_arrive_warp_of_peer(peer + kHalfSumsRead + 8 * walk.place(), lane);
     };
     for (;;) {
         const WorkUnit& unit = walk.unit;
-        const bool has_rows = warp * 16 + eight * 8 < unit.rows;
-        RowState rows[kRows];
+        const bool has_rows = eight * 8 < unit.rows;
+        // Bytes that the same warp of the other block sends.
+        const uint32_t received =
+            splits && (own_eight + 4 * (rank ^ 1)) * 8 < unit.rows ? kPEightBytes + kFactsBytes : 0;
+        RowState rows[1];
         bool loaded = false;
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys) {
             if (!loaded) {
-                ptx::mbarrier_wait(walk.barrier(kHalfScoresFull), walk.parity);
-                if (has_rows) load_scores();
+                ptx::mbarrier_wait_cluster(walk.of_place(kHalfSumsFull), walk.place_parity());
+                load_scores(has_rows);
             }
-            const uint32_t place = walk.place;
-            const uint32_t p_full = walk.barrier(kHalfPFull);
-            walk.next_tile();
-            const uint32_t facts = shared + kHalfFacts + (place * 4 + warp) * kWarpFactsBytes;
+            const uint32_t place = walk.place();
+            const uint32_t place_parity = walk.place_parity();
+            const uint32_t p_full = walk.of_place(kHalfPFull);
             if (!has_rows) {
-                // The other eight rows of its 16 may be there, and nothing of these is rescaled.
-                if (kRows == 1 && lane == 0)
-                    ptx::store_shared(facts + kWarpFlags + 4 * eight, uint32_t{0});
-                ptx::fence_async_proxy();
-                __syncwarp();
-                ptx::mbarrier_arrive_warp(p_full, lane);
+                walk.wait_for_place();
+                ptx::mbarrier_arrive_warp_expect_bytes(p_full, lane, received);
+                walk.next_tile();
                 continue;
             }
             if (p.logit_cap > 0.0f) cap_scores(p, s);
-            if (key + kKeys > unit.seen_end) seen.mask<kRows>(p, unit, key, s);
-            const auto tile = soften<kRows>(s, to_log2, thread, key == unit.key_begin, rows);
-            float inverse[kRows] = {};
+            if (key + kKeys > unit.seen_end) seen.mask(p, unit, key, s);
+            const auto tile = soften<1>(s, to_log2, thread, key == unit.key_begin, rows);
+            float inverse = 0.0f;
             const bool last = key + kKeys >= unit.key_end;
             if (last) {
-#pragma unroll
-                for (int32_t r = 0; r < kRows; ++r) {
-                    rows[r].sum = quad_sum(rows[r].sum);
-                    inverse[r] = rows[r].sum == 0.0f ? 0.0f : 1.0f / rows[r].sum;
-                }
+                rows[0].sum = quad_sum(rows[0].sum);
+                inverse = rows[0].sum == 0.0f ? 0.0f : 1.0f / rows[0].sum;
             }
+            walk.wait_for_place();
+            if (splits) ptx::mbarrier_wait_cluster(walk.of_place(kHalfPRead), place_parity ^ 1);
+            walk.next_tile();
             // Asked for here, they come while P is stored.
-            loaded =
-                __all_sync(0xffffffff,
-                           !last && ptx::mbarrier_done(walk.barrier(kHalfScoresFull), walk.parity));
-            if (loaded) load_scores();
+            loaded = __all_sync(0xffffffff,
+                                !last && ptx::mbarrier_done_cluster(walk.of_place(kHalfSumsFull),
+                                                                    walk.place_parity()));
+            if (loaded) load_scores(true);
             const uint32_t to = p_row + place * kPBytes;
-            if constexpr (kRows == 2) {
-#pragma unroll
-                for (int32_t j = 0; j < kKeys / 8; j += 2)
-                    ptx::store_matrices(to ^ (j << 4), tile.p[j][0], tile.p[j][1], tile.p[j + 1][0],
-                                        tile.p[j + 1][1]);
-            } else {
-                static_assert(kKeys / 8 == 6);
-                ptx::store_matrices(to, tile.p[0][0], tile.p[1][0], tile.p[2][0], tile.p[3][0]);
-                ptx::store_matrix_pair(to ^ (4 << 4), tile.p[4][0], tile.p[5][0]);
-            }
-            if (lane % 4 == 0) {
-#pragma unroll
-                for (int32_t r = 0; r < kRows; ++r)
-                    ptx::store_shared(
-                        facts + (lane / 4 + 8 * (eight + r)) * sizeof(RowFacts),
-                        make_uint2(__float_as_uint(tile.factor[r]), __float_as_uint(inverse[r])));
-            }
-            if (lane == 0) {
-#pragma unroll
-                for (int32_t r = 0; r < kRows; ++r)
-                    ptx::store_shared(facts + kWarpFlags + 4 * (eight + r), uint32_t{tile.rescale});
-            }
+            const uint32_t facts = shared + kHalfFacts + (place * 8 + eight) * kFactsBytes;
+            static_assert(kKeys / 8 == 6);
+            ptx::store_matrices(to, tile.p[0][0], tile.p[1][0], tile.p[2][0], tile.p[3][0]);
+            ptx::store_matrix_pair(to ^ (4 << 4), tile.p[4][0], tile.p[5][0]);
+            if (lane % 4 == 0)
+                ptx::store_shared(
+                    facts + lane / 4 * sizeof(RowFacts),
+                    make_uint2(__float_as_uint(tile.factor[0]), __float_as_uint(inverse)));
+            if (lane == 0) ptx::store_shared(facts + kFactsFlag, uint32_t{tile.rescale});
             ptx::fence_async_proxy();
             __syncwarp();
-            ptx::mbarrier_arrive_warp(p_full, lane);
-            if (last && lane % 4 == 0) {
-#pragma unroll
-                for (int32_t r = 0; r < kRows; ++r)
-                    store_lse(p, unit, row + 8 * r, row_lse(rows[r].maximum, rows[r].sum));
+            if (splits && lane == 0) {
+                const uint32_t values = kHalfP + place * kPBytes + eight * kPEightBytes;
+                const uint32_t peer_full = peer + kHalfPFull + 8 * place;
+                ptx::copy_bulk_to_peer(peer + values, shared + values, kPEightBytes, peer_full);
+                ptx::copy_bulk_to_peer(facts - shared + peer, facts, kFactsBytes, peer_full);
             }
+            ptx::mbarrier_arrive_warp_expect_bytes(p_full, lane, received);
+            if (last && lane % 4 == 0 && (splits || rank == 0))
+                store_lse(p, unit, row, row_lse(rows[0].maximum, rows[0].sum));
         }
         const WorkUnit before = walk.unit;
         if (!walk.next_unit_of_block()) return;
-        if (!same_rows(walk.unit, before)) seen = SeenKeys(p, walk.unit, row);
-    }
-}
-
-/// Whether some row of a warp's may have to be rescaled.
-__device__ __forceinline__ bool rescales(const std::byte* facts) {
-    const auto* const flags = reinterpret_cast<const volatile int32_t*>(facts + kWarpFlags);
-    return (flags[0] | flags[1]) != 0;
-}
-
-/// Low's accumulation passes P on: of each warp's rows, to the same place in `high`.
-__device__ __forceinline__ void forward_p(uint32_t shared, uint32_t high, uint32_t place,
-                                          bool has_rows, int32_t warp, int32_t lane) {
-    constexpr uint32_t kWarpPBytes = kPBytes / 4;
-    const uint32_t p_full = high + kHalfPFull + 8 * place;
-    ptx::mbarrier_arrive_warp_of_peer(p_full, lane, has_rows ? kWarpPBytes + kWarpFactsBytes : 0);
-    if (lane == 0 && has_rows) {
-        const uint32_t values = kHalfP + place * kPBytes + warp * kWarpPBytes;
-        const uint32_t facts = kHalfFacts + (place * 4 + warp) * kWarpFactsBytes;
-        ptx::copy_bulk_to_peer(high + values, shared + values, kWarpPBytes, p_full);
-        ptx::copy_bulk_to_peer(high + facts, shared + facts, kWarpFactsBytes, p_full);
+        if (!same_rows(walk.unit, before)) seen = SeenKeys<1>(p, walk.unit, row);
     }
 }
 
@@ -465,36 +418,46 @@ __device__ __forceinline__ void half_accumulate(const AttnVerifyMlaParams& p,
     constexpr uint32_t kTileUnits = HalfRing<kHigh>::kTileBytes >> 4;
     const uint64_t p_tiles = wgmma::k_major(__shfl_sync(0xffffffff, shared + kHalfP, 0));
     const uint64_t ring =
-        wgmma::mn_major(__shfl_sync(0xffffffff, shared + HalfRing<kHigh>::kKv, 0), kChunkBytes);
-    const uint32_t high = ptx::map_shared(shared, 1);
+        wgmma::mn_major(__shfl_sync(0xffffffff, shared + kHalfKv, 0), kChunkBytes);
+    const uint32_t peer_read = ptx::map_shared(shared + kHalfPRead, kHigh ? 0 : 1);
+    const bool splits = halves_split(p);
     HalfWalk walk(p, memory, shared);
     ptx::grid_dependency_wait();  // the partials may still be read by the step before
     if (!walk.valid()) return;
     do {
         const WorkUnit& unit = walk.unit;
         const bool has_rows = warp_has_rows(unit, thread);
+        const bool has_second = warp * 16 + 8 < unit.rows;  // eight of them
         float o[2][64];
-        float inverse[2];
+        float inverse[2] = {};
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys) {
             const bool first = key == unit.key_begin;
             walk.wait_for_keys();
-            ptx::mbarrier_wait_cluster(walk.barrier(kHalfPFull), walk.parity);
-            if (!kHigh) forward_p(shared, high, walk.place, has_rows, warp, lane);
+            ptx::mbarrier_wait_cluster(walk.of_place(kHalfPFull), walk.place_parity());
             const std::byte* const facts =
-                memory + kHalfFacts + (walk.place * 4 + warp) * kWarpFactsBytes;
-            const auto* const rows = reinterpret_cast<const volatile RowFacts*>(facts) + lane / 4;
-            if (!first && has_rows && rescales(facts)) {
-                const float factor[2] = {rows[0].factor, rows[8].factor};
+                memory + kHalfFacts + (walk.place() * 8 + warp * 2) * kFactsBytes;
+            const auto of_row = [&](int32_t half) {
+                return reinterpret_cast<const volatile RowFacts*>(facts + half * kFactsBytes) +
+                       lane / 4;
+            };
+            const auto rescales = [&](int32_t half) {
+                return *reinterpret_cast<const volatile int32_t*>(facts + half * kFactsBytes +
+                                                                  kFactsFlag) != 0;
+            };
+            if (!first && has_rows && (rescales(0) || (has_second && rescales(1)))) {
+                const float factor[2] = {of_row(0)->factor, of_row(1)->factor};
 #pragma unroll
                 for (int32_t i = 0; i < 128; ++i) o[i / 64][i % 64] *= factor[i >> 1 & 1];
             }
             if (key + kKeys >= unit.key_end) {
-                inverse[0] = rows[0].inverse;
-                inverse[1] = rows[8].inverse;
+                inverse[0] = of_row(0)->inverse;
+                inverse[1] = of_row(1)->inverse;
+                wgmma::touch(inverse);  // read, before others hear that it is
             }
-            add_products(p_tiles + walk.place * (kPBytes >> 4), ring + walk.place * kTileUnits,
+            add_products(p_tiles + walk.place() * (kPBytes >> 4), ring + walk.stage * kTileUnits,
                          !first, o);
-            ptx::mbarrier_arrive_warp(walk.barrier(kHalfEmpty), lane);
+            ptx::mbarrier_arrive_warp(walk.empty(), lane);
+            if (splits) ptx::mbarrier_arrive_warp_of_peer(peer_read + 8 * walk.place(), lane);
             walk.next_tile();
         }
         store_partial(p, unit, thread, kHigh ? 1 : 0, inverse, o);
@@ -512,11 +475,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     const uint32_t shared = swizzle_aligned(ptx::smem_address(raw_memory));
     std::byte* const memory = raw_memory + (shared - ptx::smem_address(raw_memory));
     if (threadIdx.x == 0) {
+        for (int32_t stage = 0; stage < kHalfStages; ++stage) {
+            ptx::mbarrier_init(shared + kHalfFull + 8 * stage, 128);
+            ptx::mbarrier_init(shared + kHalfEmpty + 8 * stage, 4 * ptx::kWarpArrivals);
+        }
         for (int32_t place = 0; place < kHalfPlaces; ++place) {
             const uint32_t barriers = shared + 8 * place;
-            ptx::mbarrier_init(barriers + kHalfFull, 128);
-            for (const int32_t kind : {kHalfEmpty, kHalfSumsFull, kHalfScoresFull, kHalfPFull})
-                ptx::mbarrier_init(barriers + kind, 4 * ptx::kWarpArrivals);
+            ptx::mbarrier_init(barriers + kHalfSumsFull, 4 * ptx::kWarpArrivals);
+            ptx::mbarrier_init(barriers + kHalfSumsRead, 8 * ptx::kWarpArrivals);
+            ptx::mbarrier_init(barriers + kHalfPFull, 4 * ptx::kWarpArrivals);
+            ptx::mbarrier_init(barriers + kHalfPRead, 4 * ptx::kWarpArrivals);
         }
         ptx::mbarrier_init_fence();
     }
@@ -538,10 +506,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             half_products<false>(p, memory, shared, thread_of_role());
     } else if (role == 2) {
         ptx::setmaxnreg_increase<144>();
-        if (!high && p.most_shared_rows <= kTileRows / 2)
-            half_softmax<1>(p, memory, shared, thread_of_role());
-        else if (!high)
-            half_softmax<2>(p, memory, shared, thread_of_role());
+        half_softmax(p, memory, shared, thread_of_role());
     } else {
         ptx::setmaxnreg_increase<160>();
         if (high)
@@ -549,7 +514,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         else
             half_accumulate<false>(p, memory, shared, thread_of_role());
     }
-    // Neither leaves while the other may still reach into its shared memory, or copy from it.
+    // Neither leaves while the other may still reach into its shared memory.
     __syncwarp();
     ptx::cluster_sync();
 #endif

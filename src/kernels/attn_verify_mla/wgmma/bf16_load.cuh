@@ -14,8 +14,11 @@ namespace kd::mla_wgmma {
 template <class Ring>
 __device__ __forceinline__ void copy_tile(const AttnVerifyMlaParams& p, const std::byte* kv,
                                           uint32_t shared, uint32_t tile, int32_t lane_slot,
-                                          int32_t first_lane, int32_t thread, uint64_t policy) {
+                                          int32_t first_lane, int32_t thread) {
     const uint32_t stage = tile % Ring::kStages;
+    const uint64_t policy = ptx::evict_first_policy();
+    const uint32_t first = shared + Ring::kKv + stage * Ring::kTileBytes +
+                           copy_offset(copy_row<kKeys>(thread, 0), thread % 8);
     ptx::mbarrier_wait(shared + Ring::kBarrierEmpty + 8 * stage, tile / Ring::kStages & 1 ^ 1);
 #pragma unroll
     for (int32_t step = 0; step < kKeys / 16; ++step) {
@@ -25,8 +28,7 @@ __device__ __forceinline__ void copy_tile(const AttnVerifyMlaParams& p, const st
         // The ABI keeps a slot's bytes below 2^32.
         const std::byte* const row = kv + uint64_t{static_cast<uint32_t>(max(slot, 0))} *
                                               static_cast<uint32_t>(p.kv_slot_bytes);
-        const uint32_t to = shared + Ring::kKv + stage * Ring::kTileBytes +
-                            copy_offset(copy_row<kKeys>(thread, step), thread % 8);
+        const uint32_t to = (first ^ step % 2 * 64) + step * 512;  // copy_offset() of row + 4 step
 #pragma unroll
         for (int32_t chunk = 0; chunk < Ring::kChunkCount; ++chunk)
             ptx::copy_async_16(to + chunk * kChunkBytes, row + chunk * 128, valid, policy);

@@ -1,5 +1,4 @@
-// How the score warpgroup of the bf16 loop gets a unit's Q, and with it who of the tree its rows
-// see.
+// How the score warpgroup of the bf16 loop gets a unit's Q.
 #pragma once
 
 #include "kernels/attn_verify_mla/wgmma/bf16_config.cuh"
@@ -12,35 +11,35 @@ namespace kd::mla_wgmma {
 /// Operand A of the products with Q's first kRegisterChunks chunks: [chunk, 16 columns].
 using QueryRegisters = uint32_t[kRegisterChunks * 4][4];
 
-/// Where this thread's part of a unit's Q is; what it takes to know that does not wait for Q.
+/// Where this thread's part of a unit's Q is; what it takes to know that does not wait for Q. Rows
+/// that the unit lacks are zeros: their scores move no reference.
 struct QuerySources {
-    // Rows of its operand registers, and that it copies. Null: no row of the unit, but zeros, whose
-    // scores move no reference.
-    const std::byte* fragment[2] = {};
-    const std::byte* latent[kTileRows / 16] = {};
-    const std::byte* rope[kTileRows / 16] = {};
-    uint4 ancestors = {};  // of row `thread`, in fast mode
+    const std::byte* fragment[2];             // rows of its operand registers
+    const std::byte* latent[kTileRows / 16];  // rows that it copies
+    const std::byte* rope[kTileRows / 16];
+    int32_t rows = 0;  // of the unit
 
     __device__ QuerySources() {}
-    __device__ QuerySources(const AttnVerifyMlaParams& p, const WorkUnit& unit, int32_t thread) {
+    /// Each lane finds one of its warp's rows for all: a division by the number of heads is long.
+    __device__ QuerySources(const AttnVerifyMlaParams& p, const WorkUnit& unit, int32_t thread)
+        : rows(unit.rows) {
         const QueryRows query{p, unit};
         const int32_t lane = thread % 32;
+        const int32_t row = thread / 32 * 16 + lane % 16;
+        const auto latent_row = reinterpret_cast<uint64_t>(query.latent(row));
+        const auto rope_row = reinterpret_cast<uint64_t>(query.rope(row));
+        const auto of_lane = [](uint64_t address, int32_t from, int32_t offset) {
+            return reinterpret_cast<const std::byte*>(__shfl_sync(0xffffffff, address, from)) +
+                   offset;
+        };
 #pragma unroll
-        for (int32_t half = 0; half < 2; ++half) {
-            const int32_t row = thread / 32 * 16 + lane / 4 + 8 * half;
-            if (row < unit.rows) fragment[half] = query.latent(row) + lane % 4 * 16;
-        }
+        for (int32_t half = 0; half < 2; ++half)
+            fragment[half] = of_lane(latent_row, lane / 4 + 8 * half, lane % 4 * 16);
 #pragma unroll
         for (int32_t step = 0; step < kTileRows / 16; ++step) {
-            const int32_t row = copy_row<kTileRows>(thread, step);
-            if (row >= unit.rows) continue;
-            latent[step] = query.latent(row) + thread % 8 * 16 + kRegisterChunks * 128;
-            rope[step] = query.rope(row) + thread % 8 * 16;
-        }
-        if (unit.is_fast() && thread < kTileRows) {
-            const int32_t node = (unit.row_begin + min(thread, unit.rows - 1)) / p.heads;
-            const uint64_t* words = p.batch.ancestors + 2 * int64_t{unit.first_node + node};
-            ancestors = make_uint4(words[0], words[0] >> 32, words[1], words[1] >> 32);
+            const int32_t from = copy_row<kTileRows>(lane, step);
+            latent[step] = of_lane(latent_row, from, lane % 8 * 16 + kRegisterChunks * 128);
+            rope[step] = of_lane(rope_row, from, lane % 8 * 16);
         }
     }
     /// Keeps the compiler from computing the addresses where they are used.
@@ -66,16 +65,17 @@ __device__ __forceinline__ void load_q(const QuerySources& sources, uint32_t to,
     for (int32_t half = 0; half < 2; ++half) {
 #pragma unroll
         for (int32_t pair = 0; pair < kPairs; ++pair)
-            loaded[half][pair] = sources.fragment[half] == nullptr
-                                     ? uint4{}
-                                     : *reinterpret_cast<const uint4*>(sources.fragment[half] +
-                                                                       kFirst * 128 + pair * 64);
+            loaded[half][pair] = thread / 32 * 16 + lane / 4 + 8 * half < sources.rows
+                                     ? *reinterpret_cast<const uint4*>(sources.fragment[half] +
+                                                                       kFirst * 128 + pair * 64)
+                                     : uint4{};
     }
     if (kCopies) {
 #pragma unroll
         for (int32_t step = 0; step < kTileRows / 16; ++step) {
-            const bool row = sources.latent[step] != nullptr;
-            const uint32_t at = to + copy_offset(copy_row<kTileRows>(thread, step), thread % 8);
+            const int32_t number = copy_row<kTileRows>(thread, step);
+            const bool row = number < sources.rows;
+            const uint32_t at = to + copy_offset(number, thread % 8);
 #pragma unroll
             for (int32_t chunk = 0; chunk < kSharedChunks - 1; ++chunk)
                 ptx::copy_async_16(at + chunk * kQChunkBytes, sources.latent[step] + chunk * 128,

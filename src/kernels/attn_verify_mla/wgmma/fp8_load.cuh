@@ -11,15 +11,17 @@ namespace kd::mla_wgmma {
 
 /// Two tiles of a unit, or its last one.
 struct LoadStep {
-    TileRow row;  // of this lane in its warp's stage
-    bool second;  // there is a second tile
+    TileRow row;          // of this lane in its warp's stage
+    bool second = false;  // there is a second tile
 };
 
-__device__ __forceinline__ LoadStep look_up_step(TileWalk<2 * kFp8Keys>& walk, int32_t thread,
-                                                 const int32_t* first_slot = nullptr) {
+/// The next step of the walk, which is at one. `look_up`: of it.
+template <class LookUp>
+__device__ __forceinline__ LoadStep next_step(TileWalk<2 * kFp8Keys>& walk, const LookUp& look_up) {
     LoadStep step;
-    step.second = walk.valid() && walk.unit.key_end - walk.key > kFp8Keys;
-    step.row = look_up(walk, thread, first_slot);
+    step.second = walk.unit.key_end - walk.key > kFp8Keys;
+    step.row = look_up();
+    walk.next();
     return step;
 }
 
@@ -55,12 +57,18 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
     const bool few = few_rows(walk.unit, walk.unit_index, walk.units);
     const uint32_t ring = shared + (few ? Plan::ring(kFewRows) : Plan::ring(kMostRows));
     const int32_t stages = few ? Plan::kFewStages : Plan::kStages;
-    LoadStep now = look_up_step(walk, thread, &first_slots.slot[0]);
-    LoadStep next = look_up_step(walk, thread);
+    const auto following = [&] {
+        return walk.valid() ? next_step(walk, [&] { return look_up_tile(walk, thread); })
+                            : LoadStep{};
+    };
+    LoadStep now;
+    if (walk.valid())
+        now = next_step(walk, [&] { return planned_tile(walk, first_slots.slot[0]); });
+    LoadStep next = following();
     int32_t first = 0;    // stage of the step
     uint32_t parity = 1;  // of the empty barrier's phase to wait for: all are free at first
     bool started = false;
-    while (now.row.live) {
+    while (now.row.live()) {
         const int32_t ahead = now.second ? warp : warp % 2;
         // Let Q be asked for behind the first tile, or it would queue behind all stages.
         if (!started && ahead >= 2) ptx::mbarrier_wait(shared + Plan::kQueryAsked, 0);
@@ -70,7 +78,7 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
         // one. And no copy goes out before it has seen this one, which could be over else.
         ptx::mbarrier_wait(shared + Plan::kEmpty + 8 * stage, parity ^ wraps);
         if (!now.second) ptx::named_barrier_sync(kLoadBarrier, 128);
-        if (now.row.fresh) ptx::grid_dependency_wait();  // again costs less than to remember it
+        if (now.row.fresh()) ptx::grid_dependency_wait();  // again costs less than to remember it
         if (ahead == warp)
             copy_stage<kFormat>(p, ring + stage * Plan::kStageBytes,
                                 shared + Plan::kFull + 8 * stage, now.row.slot(p.batch.page_shift),
@@ -83,7 +91,7 @@ __device__ __forceinline__ void load_fp8(const AttnVerifyMlaParams& p, uint32_t 
             parity ^= 1;
         }
         now = next;
-        next = look_up_step(walk, thread);
+        next = following();
     }
 }
 

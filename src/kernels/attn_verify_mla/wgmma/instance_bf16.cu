@@ -9,8 +9,10 @@ cudaError_t launch<KDT_KV_BF16>(const AttnVerifyMlaParams& params, int32_t multi
     if (params.most_shared_rows > 0)
         return launch_overlapped_clusters(attn_verify_mla_wgmma_halves_kernel, 2, multiprocessors,
                                           kThreads, kHalfSharedRequestBytes, stream, params);
-    return launch_overlapped(attn_verify_mla_wgmma_kernel, multiprocessors, kThreads,
-                             kSharedRequestBytes, stream, params);
+    const bool fast = params.workspace.path_keys == 0;
+    return launch_overlapped(
+        fast ? attn_verify_mla_wgmma_kernel<true> : attn_verify_mla_wgmma_kernel<false>,
+        multiprocessors, kThreads, kSharedRequestBytes, stream, params);
 }
 
 }  // namespace kd::mla_wgmma

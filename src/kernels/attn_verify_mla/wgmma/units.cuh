@@ -68,7 +68,9 @@ struct TileWalk {
     __device__ bool valid() const { return unit_index < units; }
     __device__ void next() {
         key += kKeys;
-        if (key < unit.key_end) return;
+        if (key >= unit.key_end) next_unit_of_block();
+    }
+    __device__ void next_unit_of_block() {
         unit_index = next_unit(unit, unit_index);
         if (!valid()) return;
         unit = params.workspace.units[unit_index];
@@ -76,19 +78,34 @@ struct TileWalk {
     }
 };
 
+/// Whether two units have the same rows, and so Q and visibility.
+__device__ __forceinline__ bool same_rows(const WorkUnit& a, const WorkUnit& b) {
+    return a.first_node == b.first_node && a.row_begin == b.row_begin && a.rows == b.rows;
+}
+
 /// Where the row is that this lane looks up for its warp, one of the warp's kKeys / 4.
 /// `page` is in flight until it is used, so that looking up costs nothing two tiles ahead.
 struct TileRow {
+    enum class Tile : int32_t {
+        none,  // the block's units have no more
+        settled,
+        fresh,  // the kernel before this may still be writing some of its rows
+    };
+    Tile tile = Tile::none;
     int32_t page = 0;
     int32_t within = kNoKey;  // the page
-    bool live = false;        // false: the block's units have no more tiles
-    bool fresh = false;       // the kernel before this may still be writing some of the tile's rows
 
     static constexpr int32_t kNoKey = -1;
     static constexpr int32_t kSlot = -2;  // `page` is the slot itself
     __device__ int32_t slot(int32_t page_shift) const {
         if (within == kNoKey) return -1;
         return within == kSlot ? page : (page << page_shift) + within;
+    }
+    __device__ bool live() const { return tile != Tile::none; }
+    __device__ bool fresh() const { return tile == Tile::fresh; }
+    /// Of a tile of the unit that ends before `end`.
+    __device__ static Tile kind(const WorkUnit& unit, int32_t end) {
+        return unit.path_node >= 0 || end > unit.context ? Tile::fresh : Tile::settled;
     }
     /// Says what `key` of the unit is, one of its own; returns where its page stands.
     __device__ const int32_t* find(const AttnVerifyMlaParams& params, const WorkUnit& unit,
@@ -123,28 +140,25 @@ struct FirstSlots {
     }
 };
 
-/// The row of this lane in the walk's next tile. `first_slot`: where the plan has it if the tile is
-/// of the block's first unit.
+/// The row of this lane in the tile that the walk, which is at one, is at.
 template <int32_t kKeys>
-__device__ __forceinline__ TileRow look_up(TileWalk<kKeys>& walk, int32_t thread,
-                                           const int32_t* first_slot = nullptr) {
+__device__ __forceinline__ TileRow look_up_tile(const TileWalk<kKeys>& walk, int32_t thread) {
     TileRow row;
-    row.live = walk.valid();
-    if (!row.live) return row;
     const WorkUnit& unit = walk.unit;
-    row.fresh = unit.path_node >= 0 || walk.key + kKeys > unit.context;
-    if (first_slot && walk.unit_index == blockIdx.x) {
-        row.page = *first_slot;
-        row.within = TileRow::kSlot;
-        walk.next();
-        return row;
-    }
+    row.tile = TileRow::kind(unit, walk.key + kKeys);
     constexpr int32_t kWarpRows = kKeys / 4;
     const int32_t key = walk.key + thread / 32 * kWarpRows + thread % 32;
-    if (thread % 32 < kWarpRows && key < unit.key_end) {
-        row.page = *row.find(walk.params, unit, key);
-    }
-    walk.next();
+    if (thread % 32 < kWarpRows && key < unit.key_end) row.page = *row.find(walk.params, unit, key);
+    return row;
+}
+
+/// The same of a tile of the block's first unit, whose slots are in the plan.
+template <int32_t kKeys>
+__device__ __forceinline__ TileRow planned_tile(const TileWalk<kKeys>& walk, int32_t slot) {
+    TileRow row;
+    row.tile = TileRow::kind(walk.unit, walk.key + kKeys);
+    row.page = slot;
+    row.within = TileRow::kSlot;
     return row;
 }
 
