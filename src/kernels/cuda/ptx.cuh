@@ -353,8 +353,8 @@ __device__ __forceinline__ void store_async(uint32_t to, float4 value, uint32_t 
 }
 
 /// This warp arrives at another block's barrier. Orders nothing: a release that the cluster sees
-/// waits for all that the thread has under way, some 1,000 clocks. What it loaded from shared memory
-/// has been read when it has used it.
+/// waits for all that the thread has under way, some 1,000 clocks. What it loaded from shared
+/// memory has been read when it has used it.
 __device__ __forceinline__ void mbarrier_arrive_warp_of_peer(uint32_t barrier, int32_t lane) {
     if (kAllLanesArrive || lane == 0)
         asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
