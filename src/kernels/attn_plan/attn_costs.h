@@ -73,9 +73,9 @@ inline constexpr double kPathUs = 5.0;
 /// and 64 nodes at 4k keys they would be spread over a wave of their own, 29.1 us instead of 26.9.
 inline constexpr double kMlaPathTileUs = 1.65;
 /// A shared step (attn_shares_units), of two blocks together, in us: a unit beside its tiles, a key
-/// tile's arithmetic, a key tile of a path unit. With 0.8 for the last all paths of 8 nodes stand
-/// in one unit at 16k keys, 16.8 us; with 0.9 in two, 15.7; with 1.65 in four, 15.5. At 4k keys no
-/// difference was seen.
+/// tile's arithmetic, a key tile of a path unit. With 4.0 and 0.6 for the first and the last all
+/// paths of 8 nodes stand in one unit at 16k keys, 15.5 us; as it is, or with 4.0 and 0.75, in two,
+/// 13.4. At 4k, 32k and 64k keys no difference was seen.
 inline constexpr double kSharedUnitUs = 5.5;
 inline constexpr double kSharedTileUs = 0.55;
 inline constexpr double kSharedPathTileUs = 0.9;
