@@ -19,7 +19,8 @@ struct AttnRates {
     double bytes_per_us;          // of K/V from memory while every multiprocessor reads
     double lone_bytes_per_us;     // of K/V while few do
     double unit_us;               // queries in, first keys' latency, results out
-    double wave_us;               // fast mode: a wave of units beyond the first, beside that
+    double wave_us;               // fast mode: what a wave beyond the first costs on top; charged
+                                  // to every unit, so that one wave's cuts compare as without it
     double combine_us;            // the combine launch
     double partial_bytes_per_us;  // partial rows, whole device: written once and read once
     double merged_bytes_per_us;   // rows that come out of the combine, whole device

@@ -93,8 +93,8 @@ struct alignas(32) MergeItem {
 };
 static_assert(sizeof(MergeItem) == 32);
 
-/// Keys whose slots a block of the MLA main loops finds beside its first unit (first_slots), room
-/// for what they look up first: three stages of 48, or a step of two tiles of 64.
+/// Keys whose slots a block of the MLA main loops finds beside its first unit (first_slots): room
+/// for what a loop takes from there, at most four tiles of 48 (shared units, sm_90a).
 inline constexpr int32_t kFirstSlots = 192;
 
 /// Deterministic mode: path boundaries are multiples of this, the keys of one tensor-core product.

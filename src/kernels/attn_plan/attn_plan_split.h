@@ -237,7 +237,7 @@ constexpr PlanRequest plan_request(const PlanShape& shape, const PlanExtent& ext
 struct PlanTotals {
     int32_t most_tiles = 0;
     // Deterministic mode.
-    int32_t least_segment_tiles = kAnyTiles / kMostSplits / 2;
+    int32_t least_segment_tiles = kAnyTiles / kMostSplits / 2;  // plan_considers() multiplies it
     int32_t prefix_units = 0;
     int32_t most_nodes = 0;
     int32_t path_entries[kMostPathNodesLog2 + 1] = {};  // with 2^i nodes a path unit

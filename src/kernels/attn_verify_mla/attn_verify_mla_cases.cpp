@@ -253,8 +253,7 @@ void add_shared_units(std::vector<AttnVerifyMlaCase>& cases) {
     };
     const Shared tests[] = {
         // More runs than pairs of blocks, one segment each, so that units with other rows follow:
-        // 16
-        // and 8 rows, 8 and 48, where a warp of the softmax has 16.
+        // 16 and 8 rows; 8 and 48, whose P each block makes half of.
         {"many",
          8,
          {{9000, 2, random, heavy}, {9100, 1, chain, light}, {9200, 1, chain, heavy}},
