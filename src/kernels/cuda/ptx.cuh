@@ -343,6 +343,18 @@ __device__ __forceinline__ uint32_t map_shared(uint32_t address, uint32_t rank) 
     return mapped;
 }
 
+/// Nothing below happens before `word` is there, nor the loads that it was computed from. `word`
+/// may be anything; for one value in 2^32 it takes some clocks longer.
+__device__ __forceinline__ void hold_until(uint32_t word) {
+    asm volatile(
+        "{\n"
+        ".reg .pred unlikely;\n"
+        "setp.eq.u32 unlikely, %0, 0x7fc0dead;\n"
+        "@unlikely nanosleep.u32 0;\n"
+        "}\n" ::"r"(word)
+        : "memory");
+}
+
 /// 16 bytes to another block; counted by its `barrier` when they are there.
 __device__ __forceinline__ void store_async(uint32_t to, float4 value, uint32_t barrier) {
     asm volatile(
@@ -353,8 +365,9 @@ __device__ __forceinline__ void store_async(uint32_t to, float4 value, uint32_t 
 }
 
 /// This warp arrives at another block's barrier. Orders nothing: a release that the cluster sees
-/// waits for all that the thread has under way, some 1,000 clocks. What it loaded from shared
-/// memory has been read when it has used it.
+/// waits for all that the thread has under way, some 1,000 clocks. What it says has been read from
+/// shared memory goes through hold_until() first, or the compiler moves its use behind the arrival,
+/// which overtakes the loads.
 __device__ __forceinline__ void mbarrier_arrive_warp_of_peer(uint32_t barrier, int32_t lane) {
     if (kAllLanesArrive || lane == 0)
         asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)

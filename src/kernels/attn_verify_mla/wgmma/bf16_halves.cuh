@@ -335,11 +335,29 @@ __device__ __forceinline__ void half_softmax(const AttnVerifyMlaParams& p, const
                 s[2 * j] = own[j].x + other[j].x;
                 s[2 * j + 1] = own[j].y + other[j].y;
             }
-            wgmma::touch(s);  // added up, so they have been read
+        }
+    };
+    // Both blocks may write the place that load_scores() has read. Told once P is on its way, if
+    // that tile was loaded ahead of it: by then the loads are done.
+    const auto free_sums = [&](bool has_rows) {
+        if (has_rows) {
+            uint32_t words = 0;
+#pragma unroll
+            for (int32_t i = 0; i < kKeys / 4; ++i) words |= __float_as_uint(s[i]);
+            ptx::hold_until(words);
         }
         __syncwarp();
         ptx::mbarrier_arrive_warp(walk.of_place(kHalfSumsRead), lane);
         ptx::mbarrier_arrive_warp_of_peer(peer + kHalfSumsRead + 8 * walk.place(), lane);
+    };
+    // Until the other block has sent its arrivals for the last tiles, this one may not leave.
+    const auto wait_for_peer = [&] {
+        for (uint32_t back = 1; back <= kHalfPlaces && back <= walk.tile; ++back) {
+            const uint32_t tile = walk.tile - back;
+            const uint32_t barriers = shared + 8 * (tile % kHalfPlaces);
+            ptx::mbarrier_wait_cluster(barriers + kHalfSumsRead, tile / kHalfPlaces & 1);
+            if (splits) ptx::mbarrier_wait_cluster(barriers + kHalfPRead, tile / kHalfPlaces & 1);
+        }
     };
     for (;;) {
         const WorkUnit& unit = walk.unit;
@@ -353,6 +371,7 @@ __device__ __forceinline__ void half_softmax(const AttnVerifyMlaParams& p, const
             if (!loaded) {
                 ptx::mbarrier_wait_cluster(walk.of_place(kHalfSumsFull), walk.place_parity());
                 load_scores(has_rows);
+                free_sums(has_rows);
             }
             const uint32_t place = walk.place();
             const uint32_t place_parity = walk.place_parity();
@@ -399,11 +418,12 @@ __device__ __forceinline__ void half_softmax(const AttnVerifyMlaParams& p, const
                 ptx::copy_bulk_to_peer(facts - shared + peer, facts, kFactsBytes, peer_full);
             }
             ptx::mbarrier_arrive_warp_expect_bytes(p_full, lane, received);
+            if (loaded) free_sums(true);
             if (last && lane % 4 == 0 && (splits || rank == 0))
                 store_lse(p, unit, row, row_lse(rows[0].maximum, rows[0].sum));
         }
         const WorkUnit before = walk.unit;
-        if (!walk.next_unit_of_block()) return;
+        if (!walk.next_unit_of_block()) return wait_for_peer();
         if (!same_rows(walk.unit, before)) seen = SeenKeys<1>(p, walk.unit, row);
     }
 }
@@ -456,8 +476,10 @@ __device__ __forceinline__ void half_accumulate(const AttnVerifyMlaParams& p,
             }
             add_products(p_tiles + walk.place() * (kPBytes >> 4), ring + walk.stage * kTileUnits,
                          !first, o);
-            ptx::mbarrier_arrive_warp(walk.empty(), lane);
+            // In this order: softmax warps without rows follow "stage free" alone, and must not be
+            // further when they get some than "P read" is.
             if (splits) ptx::mbarrier_arrive_warp_of_peer(peer_read + 8 * walk.place(), lane);
+            ptx::mbarrier_arrive_warp(walk.empty(), lane);
             walk.next_tile();
         }
         store_partial(p, unit, thread, kHigh ? 1 : 0, inverse, o);

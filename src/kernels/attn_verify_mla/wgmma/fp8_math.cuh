@@ -236,10 +236,9 @@ struct Fp8Math {
             compute_scores(stage_address(of_warp.stage) + warp() % 2 * 16 * Row::kStride, s);
             forget();
             const int32_t of_group = key + group * kFp8Keys;
-            const bool window = p.batch.sliding_window > 0;
-            if (window || of_group + kFp8Keys > unit()->seen_end) {
+            if (of_group + kFp8Keys > unit()->seen_end) {
                 const int32_t first_key = of_group + warp() * 16;
-                if (window || !unit()->is_fast())
+                if (!unit()->is_fast())
                     mask_scores<kRows>(visibility(), first_key, unit()->key_end, lane(), s);
                 else
                     mask_tail_columns<kRows>(visibility(), first_key, unit()->key_end,
@@ -448,7 +447,7 @@ struct Fp8Math {
             if (of_block >= kRows) return;
             at(Plan::kReference)[thread] = kNothingSeen;
             const int32_t tiles = (unit.key_end - unit.key_begin + kFp8Keys - 1) / kFp8Keys;
-            if (p.batch.sliding_window > 0 || unit.key_begin + tiles * kFp8Keys > unit.seen_end) {
+            if (unit.key_begin + tiles * kFp8Keys > unit.seen_end) {
                 const AttnRequest request(p.batch, unit);
                 const int32_t node = node_of(unit.row_begin + min(thread, unit.rows - 1));
                 visibility()[thread] = RowVisibility(p.batch, request, unit, node);
