@@ -10,6 +10,11 @@ or an edit did. So this fails on a kernel without such loads, on an asynchronous
 them for rotary halves that are not aligned), and on local memory, which is where registers spill
 to, and parameters and arrays that are indexed. Loads of 4 and 8 bytes are page numbers, lengths,
 masks, log-sum-exps; attn_plan reads those alone. --table prints all loads of every kernel.
+
+It also fails where a block tells another one of its cluster (an arrival at the other's mbarrier)
+while loads from its own shared memory are under way: such arrivals are relaxed and overtake them,
+and ptxas moves what waits for the loads behind (ptx::hold_until). The code is followed as it
+stands, each wait for a scoreboard read from the instruction's control bits.
 """
 
 from __future__ import annotations
@@ -39,6 +44,10 @@ FIELD_LOADS = 8
 ARCH = re.compile(r"^\s*code for (\S+)")
 NARROW = re.compile(r"\.[US]?(8|16)(\.|$)")
 FUNCTION = re.compile(r"^\s*Function : (\S+)")
+WORDS = re.compile(r"/\* 0x([0-9a-f]{16}) \*/\s*$")
+INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(@!?U?P\d+\s+)?([A-Z][\w.]*)")
+ARRIVAL_ELSEWHERE = re.compile(r"SYNCS\.ARRIVE\.\S*\bRED\b")
+GOES_ELSEWHERE = ("BRA", "EXIT", "RET")
 LOAD = re.compile(r"\b(LDGSTS\.\S+|LDG\.\S+|LD\.\S+|UBLKCP\S*|UTMALDG\S*|LDL\S*|STL\S*)")
 
 
@@ -47,6 +56,8 @@ class Kernel:
     name: str
     arch: str
     loads: Counter[str] = field(default_factory=Counter)
+    arrivals: int = 0  # at another block's barriers
+    early_arrivals: int = 0  # with loads from shared memory under way
 
     def family(self) -> str | None:
         # Mangled names have each identifier whole; the longest, as one op's name may begin another's.
@@ -54,14 +65,42 @@ class Kernel:
         return max(found, key=len) if found else None
 
 
+class SharedLoads:
+    """Loads from shared memory under way at a point of the code; they come back in order."""
+
+    def __init__(self) -> None:
+        self.scoreboards: list[int] = []  # each load's; 7: it has none, a later one's serves
+
+    def step(self, kernel: Kernel, predicated: bool, opcode: str, control: int) -> None:
+        """`control`: bits 105 to 125 of the instruction."""
+        for scoreboard in range(6):
+            if control >> 11 + scoreboard & 1 and scoreboard in self.scoreboards:
+                last = len(self.scoreboards) - self.scoreboards[::-1].index(scoreboard)
+                del self.scoreboards[:last]
+        if ARRIVAL_ELSEWHERE.match(opcode):
+            kernel.arrivals += 1
+            kernel.early_arrivals += bool(self.scoreboards)
+        elif opcode.startswith("LDS"):
+            self.scoreboards.append(control >> 5 & 7)
+        elif not predicated and opcode.split(".")[0] in GOES_ELSEWHERE:
+            self.scoreboards.clear()
+
+
 def parse(lines: list[str]) -> list[Kernel]:
     kernels: list[Kernel] = []
     arch = ""
+    shared_loads = SharedLoads()
+    instruction = None
     for line in lines:
+        if instruction and not INSTRUCTION.match(line) and (words := WORDS.search(line)):
+            shared_loads.step(kernels[-1], bool(instruction[1]), instruction[2],
+                              int(words[1], 16) >> 41)
+        instruction = INSTRUCTION.match(line) if kernels else None
         if match := ARCH.match(line):
             arch = match[1]
         elif match := FUNCTION.match(line):
             kernels.append(Kernel(match[1], arch))
+            shared_loads = SharedLoads()
         elif kernels and (match := LOAD.search(line)):
             # What L2 is told to fetch (LTC128B) says nothing of the instruction's own width.
             kernels[-1].loads[re.sub(r"\.LTC\d+B", "", match[1])] += 1
@@ -79,6 +118,8 @@ def faults_of(kernel: Kernel) -> list[str]:
     narrow = sum(n for load, n in kernel.loads.items() if NARROW.search(load))
     if narrow > FIELD_LOADS and needed and family != "rope_append":
         faults.append(f"loads 1 or 2 bytes at a time, in {narrow} places")
+    if kernel.early_arrivals:
+        faults.append(f"tells another block of {kernel.early_arrivals} reads that are under way")
     for load, count in sorted(kernel.loads.items()):
         if load.startswith("LDGSTS") and "128" not in load:
             faults.append(f"copies asynchronously less than 16 bytes at a time: {count} x {load}")
@@ -95,6 +136,8 @@ def library_faults(kernels: list[Kernel], whole: bool) -> list[str]:
     readers = {k.name for k in kernels if NEEDED.get(k.family() or "")}
     for name in sorted(readers - {k.name for k in compiled}):
         faults.append(f"{name} loads nothing on any architecture")
+    if whole and not any(k.arrivals for k in kernels):
+        faults.append("no arrival at another block's barrier: SASS is written in another way")
     for arch in sorted({k.arch for k in kernels}) if whole else []:
         if lacking := set(NEEDED) - {k.family() for k in compiled if k.arch == arch}:
             faults.append(f"no kernel of {', '.join(sorted(lacking))} for {arch}")

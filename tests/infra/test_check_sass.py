@@ -12,12 +12,23 @@ sys.path.insert(0, str(ROOT / "tools"))
 import check_sass  # noqa: E402
 
 
+def instruction(text: str, sets: int = 7, waits_for: tuple[int, ...] = ()) -> list[str]:
+    """`sets`: the scoreboard that says when it is done, 7: none; `waits_for`: those it waits for."""
+    control = sets << 5 | 7 << 8 | sum(1 << 11 + scoreboard for scoreboard in waits_for)
+    return [
+        f"        /*0030*/    {text} ;    /* 0x0000000000017984 */",
+        f"                    /* 0x{control << 41:016x} */",
+    ]
+
+
 def sass(arch: str, **loads_of: list[str]) -> str:
     lines = [f"\tcode for {arch}"]
     for name, loads in loads_of.items():
         lines.append(f"\t\tFunction : _ZN2kd{len(name)}{name}Ev")
         lines += [f"        /*0010*/    @P0 {load} R4, desc[UR4][R2.64] ;" for load in loads]
         lines.append("        /*0020*/    LDC R1, c[0x0][0x28] ;")
+        if name == "attn_verify_mla_kernel":
+            lines += instruction("SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [R66+UR8], RZ")
     return "\n".join(lines)
 
 
@@ -59,6 +70,39 @@ class CheckSass(unittest.TestCase):
             self.assertEqual(len(found), 1, found)
             self.assertIn(name, found[0])
             self.assertIn(word, found[0])
+
+    def test_arrivals_at_another_block_wait_for_loads(self):
+        load = instruction("LDS.64 R2, [R4]")  # comes back before the next one
+        next_load = instruction("LDS.64 R6, [R4+0x10]", sets=2)
+        use = instruction("FADD R2, R2, R6", waits_for=(2,))
+        arrival = instruction("@!P4 SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [R2+URZ], RZ")
+        waiting = instruction("SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [R2+URZ], RZ", waits_for=(1, 2))
+        own = instruction("SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R2+URZ], RZ")
+        jump = instruction("BRA 0x10")
+        maybe = instruction("@P0 BRA 0x10")
+        for code, early in [
+            (load + next_load + use + arrival, 0),
+            (load + next_load + waiting, 0),
+            (load + next_load + own + use + arrival, 0),
+            (load + next_load + jump + arrival, 0),
+            (load + next_load + arrival + use, 1),
+            (load + next_load + use + load + arrival + arrival, 2),
+            (load + next_load + maybe + arrival, 1),
+            (next_load + instruction("FADD R2, R2, R6", waits_for=(3,)) + arrival, 1),
+        ]:
+            text = sass("sm_90a", **GOOD) + "\n\t\tFunction : attn_verify_mla_halves\n"
+            text += "\n".join(["        /*0010*/    UBLKCP.S.G ;", *code])
+            kernel = check_sass.parse(text.splitlines())[-1]
+            self.assertEqual(kernel.early_arrivals, early, code)
+            found = faults(text)
+            self.assertEqual(len(found), early > 0, found)
+            if early:
+                self.assertIn(f"of {early} reads that are under way", found[0])
+
+    def test_sass_without_arrivals_is_not_read(self):
+        text = sass("sm_90a", **GOOD).replace(".RED", "")
+        self.assertIn("is written in another way", faults(text)[0])
+        self.assertEqual(faults(text, whole=False), [])
 
     def test_fields_of_lists_and_the_plan_may_be_narrow(self):
         few = {name: [*loads, "LDG.E.U16"] for name, loads in GOOD.items()}
