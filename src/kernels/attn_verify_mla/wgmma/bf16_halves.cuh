@@ -469,14 +469,14 @@ __device__ __forceinline__ void half_accumulate(const AttnVerifyMlaParams& p,
 #pragma unroll
                 for (int32_t i = 0; i < 128; ++i) o[i / 64][i % 64] *= factor[i >> 1 & 1];
             }
-            const bool last = key + kKeys >= unit.key_end;
-            if (last) {
+            if (key + kKeys >= unit.key_end) {
                 inverse[0] = of_row(0)->inverse;
                 inverse[1] = of_row(1)->inverse;
+                // Read, before the other block hears that it is.
+                ptx::hold_until(__float_as_uint(inverse[0]) | __float_as_uint(inverse[1]));
             }
             add_products(p_tiles + walk.place() * (kPBytes >> 4), ring + walk.stage * kTileUnits,
                          !first, o);
-            if (last) ptx::hold_until(__float_as_uint(inverse[0]) | __float_as_uint(inverse[1]));
             // In this order: softmax warps without rows follow "stage free" alone, and must not be
             // further when they get some than "P read" is.
             if (splits) ptx::mbarrier_arrive_warp_of_peer(peer_read + 8 * walk.place(), lane);
