@@ -111,6 +111,21 @@ __device__ __forceinline__ void mbarrier_wait_cluster(uint32_t barrier, uint32_t
         : "memory");
 }
 
+/// The same without what they did: for a place that they have read, of which they tell by
+/// mbarrier_arrive_warp_of_peer(), which orders nothing either. An acquire of the cluster's would
+/// drop what the first-level cache holds.
+__device__ __forceinline__ void mbarrier_wait_relaxed_cluster(uint32_t barrier, uint32_t parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}\n" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+
 /// Whether the phase of parity `parity` has completed; _cluster as above.
 __device__ __forceinline__ bool mbarrier_done(uint32_t barrier, uint32_t parity) {
     uint32_t done;

@@ -31,14 +31,16 @@ inline constexpr int32_t kHighChunks = kChunks - kLowChunks;
 inline constexpr int32_t kHighRegisterChunks = kHighChunks - kSharedChunks;  // of Q
 inline constexpr int32_t kSumsBytes = kHalfRows * kKeys * 4;
 inline constexpr int32_t kWarpSumsBytes = 16 * kKeys * 4;
-/// What the accumulation needs to know of each eight rows beside their P: RowFacts, then an int32,
-/// whether some factor may not be 1.
+/// What the accumulation needs to know of a row beside its P, and where: in 16 bytes of P's row
+/// that 48 keys leave.
 struct RowFacts {
     float factor;   // of what was accumulated before the tile
     float inverse;  // with a unit's last tile: 1 / sum, 0 of a row that saw nothing
+    int32_t moves;  // some factor of these eight rows may not be 1
+    int32_t reserved;
 };
-inline constexpr int32_t kFactsFlag = 8 * sizeof(RowFacts);
-inline constexpr int32_t kFactsBytes = kFactsFlag + 16;
+static_assert(kKeys / 8 == 6 && sizeof(RowFacts) == 16);
+inline constexpr int32_t kFactsUnit = kKeys / 8;
 inline constexpr int32_t kPEightBytes = 8 * 128;  // of eight rows
 
 // Byte offsets as in bf16_config.cuh, the same in both blocks.
@@ -47,8 +49,7 @@ inline constexpr int32_t kHalfKv = kHalfQ + kSharedChunks * kQChunkBytes;
 inline constexpr int32_t kHalfP = kHalfKv + kHalfStages * kHighChunks * kChunkBytes;
 // float4 [kHalfPlaces][own, the other block's][kKeys / 8][64], by thread of the products
 inline constexpr int32_t kHalfSums = kHalfP + kHalfPlaces * kPBytes;
-inline constexpr int32_t kHalfFacts = kHalfSums + kHalfPlaces * 2 * kSumsBytes;  // [..][8]
-inline constexpr int32_t kHalfBarriers = kHalfFacts + kHalfPlaces * 8 * kFactsBytes;
+inline constexpr int32_t kHalfBarriers = kHalfSums + kHalfPlaces * 2 * kSumsBytes;
 inline constexpr int32_t kHalfFull = kHalfBarriers;                        // 128 copies
 inline constexpr int32_t kHalfEmpty = kHalfFull + 8 * kHalfStages;         // 4 warps
 inline constexpr int32_t kHalfSumsFull = kHalfEmpty + 8 * kHalfStages;     // 4 warps, bytes
@@ -244,10 +245,21 @@ __device__ __forceinline__ void half_products(const AttnVerifyMlaParams& p, cons
     constexpr int32_t kSteps = 4 * (kHigh ? kHighRegisterChunks : kLowChunks);
     constexpr int32_t kFirst = kHigh ? kLowChunks : 0;
     uint32_t q[kSteps][4];
-    load_q<kFirst, kHigh>(sources, shared + kHalfQ, thread, q,
-                          [] { ptx::named_barrier_arrive(kQueryBarrier, 256); });
+    // High's other chunks, by way of shared memory. Multiplied from there they would cost every
+    // tile 32 KB of its bandwidth: 53.4 us instead of 51.4 with 8 nodes at 128k.
+    uint32_t copied[kHigh ? kSharedChunks * 4 : 1][4];
+    const auto load = [&](const QuerySources& from, const auto& started) {
+        load_q<kFirst, kHigh>(from, shared + kHalfQ, thread, q, started);
+        if constexpr (kHigh) {
+#pragma unroll
+            for (int32_t step = 0; step < kSharedChunks * 4; ++step)
+                ptx::load_matrices(copied[step], shared + kHalfQ + step / 4 * kQChunkBytes +
+                                                     copy_offset(thread / 32 * 16 + thread % 16,
+                                                                 step % 4 * 2 + thread % 32 / 16));
+        }
+    };
+    load(sources, [] { ptx::named_barrier_arrive(kQueryBarrier, 256); });
     const uint32_t peer = ptx::map_shared(shared, kHigh ? 0 : 1);
-    const uint64_t query = wgmma::k_major(__shfl_sync(0xffffffff, shared + kHalfQ, 0));
     constexpr uint32_t kTileUnits = HalfRing<kHigh>::kTileBytes >> 4;
     const uint64_t ring = wgmma::k_major(__shfl_sync(0xffffffff, shared + kHalfKv, 0));
     // Whose softmax has this warp's rows.
@@ -262,7 +274,14 @@ __device__ __forceinline__ void half_products(const AttnVerifyMlaParams& p, cons
             Scores s;
             walk.wait_for_keys();
             wgmma::fence();
-            if (kHigh) shared_products(query, keys + kHighRegisterChunks * (kChunkBytes >> 4), s);
+            if constexpr (kHigh) {
+#pragma unroll
+                for (int32_t step = 0; step < kSharedChunks * 4; ++step)
+                    wgmma::rs_n48(
+                        s, copied[step],
+                        keys + (kHighRegisterChunks + step / 4) * (kChunkBytes >> 4) + step % 4 * 2,
+                        step > 0);
+            }
 #pragma unroll
             for (int32_t step = 0; step < kSteps; ++step)
                 wgmma::rs_n48(s, q[step], keys + step / 4 * (kChunkBytes >> 4) + step % 4 * 2,
@@ -271,7 +290,8 @@ __device__ __forceinline__ void half_products(const AttnVerifyMlaParams& p, cons
             wgmma::wait<0>();
             wgmma::touch(s);
             // By both blocks.
-            ptx::mbarrier_wait_cluster(walk.of_place(kHalfSumsRead), walk.place_parity() ^ 1);
+            ptx::mbarrier_wait_relaxed_cluster(walk.of_place(kHalfSumsRead),
+                                               walk.place_parity() ^ 1);
             const uint32_t place = walk.place();
             if (has_rows && sent) {
 #pragma unroll
@@ -296,8 +316,7 @@ __device__ __forceinline__ void half_products(const AttnVerifyMlaParams& p, cons
         if (same_rows(walk.unit, before)) continue;
         // All four warps are through with the Q of the unit before.
         ptx::named_barrier_sync(kScoreBarrier, 128);
-        load_q<kFirst, kHigh>(QuerySources(p, walk.unit, thread), shared + kHalfQ, thread, q,
-                              [] {});
+        load(QuerySources(p, walk.unit, thread), [] {});
     }
 }
 
@@ -318,34 +337,31 @@ __device__ __forceinline__ void half_softmax(const AttnVerifyMlaParams& p, const
     ptx::grid_dependency_wait();
     if (!walk.valid()) return;
     SeenKeys<1> seen(p, walk.unit, row);
-    float s[kKeys / 4];
-    const auto load_scores = [&](bool has_rows) {
-        if (has_rows) {
-            const uint32_t from =
-                sums_at(shared, walk.place(), own_eight / 2 * 32 + lane) + own_eight % 2 * 8;
-            float2 own[kKeys / 8];
-            float2 other[kKeys / 8];
+    float2 own[kKeys / 8];
+    float2 other[kKeys / 8];
+    const auto ask_for_scores = [&] {
+        const uint32_t from =
+            sums_at(shared, walk.place(), own_eight / 2 * 32 + lane) + own_eight % 2 * 8;
 #pragma unroll
-            for (int32_t j = 0; j < kKeys / 8; ++j) {
-                own[j] = ptx::load_shared_float2(from + j * 1024);
-                other[j] = ptx::load_shared_float2(from + kSumsBytes + j * 1024);
-            }
-#pragma unroll
-            for (int32_t j = 0; j < kKeys / 8; ++j) {
-                s[2 * j] = own[j].x + other[j].x;
-                s[2 * j + 1] = own[j].y + other[j].y;
-            }
+        for (int32_t j = 0; j < kKeys / 8; ++j) {
+            own[j] = ptx::load_shared_float2(from + j * 1024);
+            other[j] = ptx::load_shared_float2(from + kSumsBytes + j * 1024);
         }
     };
-    // Both blocks may write the place that load_scores() has read. Told once P is on its way, if
-    // that tile was loaded ahead of it: by then the loads are done.
-    const auto free_sums = [&](bool has_rows) {
-        if (has_rows) {
-            uint32_t words = 0;
+    float s[kKeys / 4];
+    // When all have come: loads from shared memory come back in order.
+    const auto take_scores = [&] {
+        ptx::hold_until(__float_as_uint(other[kKeys / 8 - 1].x) |
+                        __float_as_uint(other[kKeys / 8 - 1].y));
 #pragma unroll
-            for (int32_t i = 0; i < kKeys / 4; ++i) words |= __float_as_uint(s[i]);
-            ptx::hold_until(words);
+        for (int32_t j = 0; j < kKeys / 8; ++j) {
+            s[2 * j] = own[j].x + other[j].x;
+            s[2 * j + 1] = own[j].y + other[j].y;
         }
+    };
+    // Both blocks may write the place whose scores have been taken. Told once P is on its way, if
+    // they were asked for ahead of it.
+    const auto free_sums = [&] {
         __syncwarp();
         ptx::mbarrier_arrive_warp(walk.of_place(kHalfSumsRead), lane);
         ptx::mbarrier_arrive_warp_of_peer(peer + kHalfSumsRead + 8 * walk.place(), lane);
@@ -355,8 +371,9 @@ __device__ __forceinline__ void half_softmax(const AttnVerifyMlaParams& p, const
         for (uint32_t back = 1; back <= kHalfPlaces && back <= walk.tile; ++back) {
             const uint32_t tile = walk.tile - back;
             const uint32_t barriers = shared + 8 * (tile % kHalfPlaces);
-            ptx::mbarrier_wait_cluster(barriers + kHalfSumsRead, tile / kHalfPlaces & 1);
-            if (splits) ptx::mbarrier_wait_cluster(barriers + kHalfPRead, tile / kHalfPlaces & 1);
+            ptx::mbarrier_wait_relaxed_cluster(barriers + kHalfSumsRead, tile / kHalfPlaces & 1);
+            if (splits)
+                ptx::mbarrier_wait_relaxed_cluster(barriers + kHalfPRead, tile / kHalfPlaces & 1);
         }
     };
     for (;;) {
@@ -364,14 +381,17 @@ __device__ __forceinline__ void half_softmax(const AttnVerifyMlaParams& p, const
         const bool has_rows = eight * 8 < unit.rows;
         // Bytes that the same warp of the other block sends.
         const uint32_t received =
-            splits && (own_eight + 4 * (rank ^ 1)) * 8 < unit.rows ? kPEightBytes + kFactsBytes : 0;
+            splits && (own_eight + 4 * (rank ^ 1)) * 8 < unit.rows ? kPEightBytes : 0;
         RowState rows[1];
         bool loaded = false;
         for (int32_t key = unit.key_begin; key < unit.key_end; key += kKeys) {
             if (!loaded) {
                 ptx::mbarrier_wait_cluster(walk.of_place(kHalfSumsFull), walk.place_parity());
-                load_scores(has_rows);
-                free_sums(has_rows);
+                if (has_rows) {
+                    ask_for_scores();
+                    take_scores();
+                }
+                free_sums();
             }
             const uint32_t place = walk.place();
             const uint32_t place_parity = walk.place_parity();
@@ -392,33 +412,34 @@ __device__ __forceinline__ void half_softmax(const AttnVerifyMlaParams& p, const
                 inverse = rows[0].sum == 0.0f ? 0.0f : 1.0f / rows[0].sum;
             }
             walk.wait_for_place();
-            if (splits) ptx::mbarrier_wait_cluster(walk.of_place(kHalfPRead), place_parity ^ 1);
+            if (splits)
+                ptx::mbarrier_wait_relaxed_cluster(walk.of_place(kHalfPRead), place_parity ^ 1);
             walk.next_tile();
             // Asked for here, they come while P is stored.
             loaded = __all_sync(0xffffffff,
                                 !last && ptx::mbarrier_done_cluster(walk.of_place(kHalfSumsFull),
                                                                     walk.place_parity()));
-            if (loaded) load_scores(true);
+            if (loaded) ask_for_scores();
             const uint32_t to = p_row + place * kPBytes;
-            const uint32_t facts = shared + kHalfFacts + (place * 8 + eight) * kFactsBytes;
             static_assert(kKeys / 8 == 6);
             ptx::store_matrices(to, tile.p[0][0], tile.p[1][0], tile.p[2][0], tile.p[3][0]);
             ptx::store_matrix_pair(to ^ (4 << 4), tile.p[4][0], tile.p[5][0]);
             if (lane % 4 == 0)
-                ptx::store_shared(
-                    facts + lane / 4 * sizeof(RowFacts),
-                    make_uint2(__float_as_uint(tile.factor[0]), __float_as_uint(inverse)));
-            if (lane == 0) ptx::store_shared(facts + kFactsFlag, uint32_t{tile.rescale});
+                ptx::store_shared(shared + kHalfP + place * kPBytes + copy_offset(row, kFactsUnit),
+                                  make_uint4(__float_as_uint(tile.factor[0]),
+                                             __float_as_uint(inverse), uint32_t{tile.rescale}, 0));
             ptx::fence_async_proxy();
             __syncwarp();
             if (splits && lane == 0) {
                 const uint32_t values = kHalfP + place * kPBytes + eight * kPEightBytes;
                 const uint32_t peer_full = peer + kHalfPFull + 8 * place;
                 ptx::copy_bulk_to_peer(peer + values, shared + values, kPEightBytes, peer_full);
-                ptx::copy_bulk_to_peer(facts - shared + peer, facts, kFactsBytes, peer_full);
             }
             ptx::mbarrier_arrive_warp_expect_bytes(p_full, lane, received);
-            if (loaded) free_sums(true);
+            if (loaded) {
+                take_scores();
+                free_sums();
+            }
             if (last && lane % 4 == 0 && (splits || rank == 0))
                 store_lse(p, unit, row, row_lse(rows[0].maximum, rows[0].sum));
         }
@@ -454,16 +475,12 @@ __device__ __forceinline__ void half_accumulate(const AttnVerifyMlaParams& p,
             const bool first = key == unit.key_begin;
             walk.wait_for_keys();
             ptx::mbarrier_wait_cluster(walk.of_place(kHalfPFull), walk.place_parity());
-            const std::byte* const facts =
-                memory + kHalfFacts + (walk.place() * 8 + warp * 2) * kFactsBytes;
             const auto of_row = [&](int32_t half) {
-                return reinterpret_cast<const volatile RowFacts*>(facts + half * kFactsBytes) +
-                       lane / 4;
+                return reinterpret_cast<const volatile RowFacts*>(
+                    memory + kHalfP + walk.place() * kPBytes +
+                    copy_offset(warp * 16 + half * 8 + lane / 4, kFactsUnit));
             };
-            const auto rescales = [&](int32_t half) {
-                return *reinterpret_cast<const volatile int32_t*>(facts + half * kFactsBytes +
-                                                                  kFactsFlag) != 0;
-            };
+            const auto rescales = [&](int32_t half) { return of_row(half)->moves != 0; };
             if (!first && has_rows && (rescales(0) || (has_second && rescales(1)))) {
                 const float factor[2] = {of_row(0)->factor, of_row(1)->factor};
 #pragma unroll
