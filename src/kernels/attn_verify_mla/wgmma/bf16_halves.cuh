@@ -428,7 +428,7 @@ __device__ __forceinline__ void half_softmax(const AttnVerifyMlaParams& p, const
                 ptx::store_shared(shared + kHalfP + place * kPBytes + copy_offset(row, kFactsUnit),
                                   make_uint4(__float_as_uint(tile.factor[0]),
                                              __float_as_uint(inverse), uint32_t{tile.rescale}, 0));
-            ptx::fence_async_proxy();
+            if (splits) ptx::fence_async_proxy();
             __syncwarp();
             if (splits && lane == 0) {
                 const uint32_t values = kHalfP + place * kPBytes + eight * kPEightBytes;
@@ -449,6 +449,31 @@ __device__ __forceinline__ void half_softmax(const AttnVerifyMlaParams& p, const
     }
 }
 
+/// O += P V of a tile's columns of this block; `more` false: O = P V. `p_rows`: where this lane
+/// points when it loads P of its warp's rows as operand A. Out of shared memory both products of a
+/// step would read P, and whoever makes it would have to wait for the async proxy's sight of it.
+__device__ __forceinline__ void add_half_products(uint32_t p_rows, uint64_t v_tile, bool more,
+                                                  float (&o)[2][64]) {
+    uint32_t p[kKeys / 16][4];
+#pragma unroll
+    for (int32_t step = 0; step < kKeys / 16; ++step)
+        ptx::load_matrices(p[step], p_rows ^ step << 5);
+#pragma unroll
+    for (auto& of_columns : o) wgmma::touch(of_columns);
+    wgmma::fence();
+#pragma unroll
+    for (int32_t step = 0; step < kKeys / 16; ++step) {
+#pragma unroll
+        for (int32_t i = 0; i < 2; ++i)
+            wgmma::rs_n128_bt<false, 0>(
+                o[i], p[step], v_tile + i * 2 * (kChunkBytes >> 4) + step * 128, more || step > 0);
+    }
+    wgmma::commit();
+    wgmma::wait<0>();
+#pragma unroll
+    for (auto& of_columns : o) wgmma::touch(of_columns);
+}
+
 /// O of this block's half of the latent.
 template <bool kHigh>
 __device__ __forceinline__ void half_accumulate(const AttnVerifyMlaParams& p,
@@ -457,7 +482,7 @@ __device__ __forceinline__ void half_accumulate(const AttnVerifyMlaParams& p,
     const int32_t warp = thread / 32;
     const int32_t lane = thread % 32;
     constexpr uint32_t kTileUnits = HalfRing<kHigh>::kTileBytes >> 4;
-    const uint64_t p_tiles = wgmma::k_major(__shfl_sync(0xffffffff, shared + kHalfP, 0));
+    const uint32_t p_rows = shared + kHalfP + copy_offset(warp * 16 + lane % 16, lane / 16);
     const uint64_t ring =
         wgmma::mn_major(__shfl_sync(0xffffffff, shared + kHalfKv, 0), kChunkBytes);
     const uint32_t peer_read = ptx::map_shared(shared + kHalfPRead, kHigh ? 0 : 1);
@@ -492,8 +517,8 @@ __device__ __forceinline__ void half_accumulate(const AttnVerifyMlaParams& p,
                 // Read, before the other block hears that it is.
                 ptx::hold_until(__float_as_uint(inverse[0]) | __float_as_uint(inverse[1]));
             }
-            add_products(p_tiles + walk.place() * (kPBytes >> 4), ring + walk.stage * kTileUnits,
-                         !first, o);
+            add_half_products(p_rows + walk.place() * kPBytes, ring + walk.stage * kTileUnits,
+                              !first, o);
             // In this order: softmax warps without rows follow "stage free" alone, and must not be
             // further when they get some than "P read" is.
             if (splits) ptx::mbarrier_arrive_warp_of_peer(peer_read + 8 * walk.place(), lane);
@@ -533,7 +558,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int32_t role = threadIdx.x / 128;
     const bool high = blockIdx.x % 2 == 1;
     if (role == 0) {
-        ptx::setmaxnreg_decrease<56>();
+        ptx::setmaxnreg_decrease<48>();
         if (high)
             load_half<HalfRing<true>>(p, shared, thread_of_role());
         else
@@ -548,7 +573,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         ptx::setmaxnreg_increase<144>();
         half_softmax(p, memory, shared, thread_of_role());
     } else {
-        ptx::setmaxnreg_increase<160>();
+        ptx::setmaxnreg_increase<168>();
         if (high)
             half_accumulate<true>(p, memory, shared, thread_of_role());
         else
