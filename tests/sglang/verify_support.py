@@ -26,7 +26,7 @@ os.environ.setdefault("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", "python")
 
 
 class _Missing:
-    """A name of a stand-in: it can be looked up and looked into, not called."""
+    """A name of a stand-in: it can be looked up, looked into and inherited from, not called."""
 
     def __init__(self, name: str):
         self._name = name
@@ -35,6 +35,9 @@ class _Missing:
         if name.startswith("__"):
             raise AttributeError(name)
         return _Missing(f"{self._name}.{name}")
+
+    def __mro_entries__(self, _bases):
+        return ()
 
     def __call__(self, *_arguments, **_keywords):
         if self._name.endswith(".is_arch_support_pdl"):  # asked where a CUDA device is
