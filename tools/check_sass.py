@@ -13,8 +13,8 @@ masks, log-sum-exps; attn_plan reads those alone. --table prints all loads of ev
 
 It also fails where a block tells another one of its cluster (an arrival at the other's mbarrier)
 while loads from its own shared memory are under way: such arrivals are relaxed and overtake them,
-and ptxas moves what waits for the loads behind (ptx::hold_until). The code is followed as it
-stands, each wait for a scoreboard read from the instruction's control bits.
+and ptxas moves what waits for the loads behind (ptx::hold_until). The code is followed along every
+branch, each wait for a scoreboard read from the instruction's control bits.
 """
 
 from __future__ import annotations
@@ -41,13 +41,19 @@ NEEDED = {
 # 1- and 2-byte loads of fields, in the code of one kernel.
 FIELD_LOADS = 8
 
+# Loads from shared memory under way that are told apart; with more, the last ones are.
+MOST_LOADS = 32
+
 ARCH = re.compile(r"^\s*code for (\S+)")
 NARROW = re.compile(r"\.[US]?(8|16)(\.|$)")
 FUNCTION = re.compile(r"^\s*Function : (\S+)")
 WORDS = re.compile(r"/\* 0x([0-9a-f]{16}) \*/\s*$")
-INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(@!?U?P\d+\s+)?([A-Z][\w.]*)")
+INSTRUCTION = re.compile(
+    r"^\s*/\*(?P<address>[0-9a-f]{4,})\*/\s+(?P<predicate>@!?U?P\d+\s+)?"
+    r"(?P<opcode>[A-Z][\w.]*)(?P<operands>[^;]*);"
+)
 ARRIVAL_ELSEWHERE = re.compile(r"SYNCS\.ARRIVE\.\S*\bRED\b")
-GOES_ELSEWHERE = ("BRA", "EXIT", "RET")
+TARGET = re.compile(r"(?P<condition>.*,\s*)?0x(?P<address>[0-9a-f]+)$")
 LOAD = re.compile(r"\b(LDGSTS\.\S+|LDG\.\S+|LD\.\S+|UBLKCP\S*|UTMALDG\S*|LDL\S*|STL\S*)")
 
 
@@ -65,45 +71,79 @@ class Kernel:
         return max(found, key=len) if found else None
 
 
-class SharedLoads:
-    """Loads from shared memory under way at a point of the code; they come back in order."""
+@dataclass
+class Instruction:
+    address: int
+    predicated: bool
+    opcode: str
+    operands: str
+    control: int  # bits 105 to 125
 
-    def __init__(self) -> None:
-        self.scoreboards: list[int] = []  # each load's; 7: it has none, a later one's serves
+    def goes_to(self) -> int | None:
+        target = TARGET.match(self.operands)
+        return int(target["address"], 16) if target and self.opcode.startswith("BRA") else None
 
-    def step(self, kernel: Kernel, predicated: bool, opcode: str, control: int) -> None:
-        """`control`: bits 105 to 125 of the instruction."""
+    def goes_on(self) -> bool:
+        """The next instruction may follow. BRA.DIV goes where a warp's lanes are apart."""
+        family = self.opcode.split(".")[0]
+        if self.predicated or family not in ("BRA", "EXIT", "RET"):
+            return True
+        target = TARGET.match(self.operands)
+        return self.opcode.startswith("BRA.DIV") or bool(target and target["condition"])
+
+
+def early_arrivals(code: list[Instruction]) -> int:
+    """Arrivals at another block's barriers with loads from shared memory under way on some path."""
+    places = {instruction.address: place for place, instruction in enumerate(code)}
+    # The scoreboards of the loads under way, in the order in which they come back; 7: a load has
+    # none, a later one's serves.
+    met: list[set[tuple[int, ...]]] = [set() for _ in code]
+    early = set()
+    work: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+    while work:
+        place, loads = work.pop()
+        if place >= len(code) or loads in met[place]:
+            continue
+        met[place].add(loads)
+        instruction = code[place]
         for scoreboard in range(6):
-            if control >> 11 + scoreboard & 1 and scoreboard in self.scoreboards:
-                last = len(self.scoreboards) - self.scoreboards[::-1].index(scoreboard)
-                del self.scoreboards[:last]
-        if ARRIVAL_ELSEWHERE.match(opcode):
-            kernel.arrivals += 1
-            kernel.early_arrivals += bool(self.scoreboards)
-        elif opcode.startswith("LDS"):
-            self.scoreboards.append(control >> 5 & 7)
-        elif not predicated and opcode.split(".")[0] in GOES_ELSEWHERE:
-            self.scoreboards.clear()
+            if instruction.control >> 11 + scoreboard & 1 and scoreboard in loads:
+                loads = loads[len(loads) - loads[::-1].index(scoreboard):]
+        if ARRIVAL_ELSEWHERE.match(instruction.opcode):
+            if loads:
+                early.add(place)
+        elif instruction.opcode.startswith("LDS"):
+            loads = (*loads, instruction.control >> 5 & 7)[-MOST_LOADS:]
+        if instruction.goes_to() in places:
+            work.append((places[instruction.goes_to()], loads))
+        if instruction.goes_on():
+            work.append((place + 1, loads))
+    return len(early)
 
 
 def parse(lines: list[str]) -> list[Kernel]:
     kernels: list[Kernel] = []
+    codes: list[list[Instruction]] = []
     arch = ""
-    shared_loads = SharedLoads()
-    instruction = None
+    found = None
     for line in lines:
-        if instruction and not INSTRUCTION.match(line) and (words := WORDS.search(line)):
-            shared_loads.step(kernels[-1], bool(instruction[1]), instruction[2],
-                              int(words[1], 16) >> 41)
-        instruction = INSTRUCTION.match(line) if kernels else None
+        if found and not INSTRUCTION.match(line) and (words := WORDS.search(line)):
+            codes[-1].append(
+                Instruction(int(found["address"], 16), bool(found["predicate"]), found["opcode"],
+                            found["operands"].strip(), int(words[1], 16) >> 41))
+        found = INSTRUCTION.match(line) if kernels else None
         if match := ARCH.match(line):
             arch = match[1]
         elif match := FUNCTION.match(line):
             kernels.append(Kernel(match[1], arch))
-            shared_loads = SharedLoads()
+            codes.append([])
         elif kernels and (match := LOAD.search(line)):
             # What L2 is told to fetch (LTC128B) says nothing of the instruction's own width.
             kernels[-1].loads[re.sub(r"\.LTC\d+B", "", match[1])] += 1
+    for kernel, code in zip(kernels, codes):
+        kernel.arrivals = sum(bool(ARRIVAL_ELSEWHERE.match(each.opcode)) for each in code)
+        if kernel.arrivals:
+            kernel.early_arrivals = early_arrivals(code)
     return kernels
 
 

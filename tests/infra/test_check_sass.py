@@ -78,8 +78,13 @@ class CheckSass(unittest.TestCase):
         arrival = instruction("@!P4 SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [R2+URZ], RZ")
         waiting = instruction("SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [R2+URZ], RZ", waits_for=(1, 2))
         own = instruction("SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R2+URZ], RZ")
-        jump = instruction("BRA 0x10")
-        maybe = instruction("@P0 BRA 0x10")
+        jump = instruction("BRA 0x100")
+        maybe = instruction("@P0 BRA 0x100")
+        apart = instruction("BRA.DIV UR4, 0x100")
+        uniform = instruction("BRA.U !UP0, 0x100")
+        # Over the next instruction, which is number 4 of its code; back to number 0.
+        over = instruction("@P0 BRA 0x50")
+        back = instruction("@P0 BRA 0x0")
         for code, early in [
             (load + next_load + use + arrival, 0),
             (load + next_load + waiting, 0),
@@ -88,9 +93,17 @@ class CheckSass(unittest.TestCase):
             (load + next_load + arrival + use, 1),
             (load + next_load + use + load + arrival + arrival, 2),
             (load + next_load + maybe + arrival, 1),
+            (load + next_load + apart + arrival, 1),
+            (load + next_load + uniform + arrival, 1),
+            (load + next_load + use + over + use + arrival, 0),
+            (load + next_load + own + over + use + arrival, 1),
+            (arrival + load + next_load + back + use, 1),
+            (arrival + load + next_load + use + back, 0),
             (next_load + instruction("FADD R2, R2, R6", waits_for=(3,)) + arrival, 1),
         ]:
             text = sass("sm_90a", **GOOD) + "\n\t\tFunction : attn_verify_mla_halves\n"
+            code = [line.replace("/*0030*/", f"/*{8 * number:04x}*/")
+                    for number, line in enumerate(code)]  # two lines an instruction
             text += "\n".join(["        /*0010*/    UBLKCP.S.G ;", *code])
             kernel = check_sass.parse(text.splitlines())[-1]
             self.assertEqual(kernel.early_arrivals, early, code)

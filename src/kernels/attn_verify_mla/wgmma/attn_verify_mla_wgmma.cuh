@@ -274,7 +274,9 @@ __device__ __forceinline__ void accumulate(const AttnVerifyMlaParams& p, const s
                 for (int32_t i = 0; i < 128; ++i) o[i / 64][i % 64] *= factor[i >> 1 & 1];
             }
             const uint64_t p_now = p_tile + buffer * (kPBytes >> 4);
-            add_products(p_now, tile, !first, o);
+            add_products(tile, !first, o, [&](float(&d)[64], int32_t step, uint64_t v, bool add) {
+                wgmma::ss_n128_bt(d, p_now + step * 2, v, add);
+            });
             ptx::mbarrier_arrive_warp(shared + kBarrierEmpty + 8 * place.stage, lane);
             place.next(tile);
         }

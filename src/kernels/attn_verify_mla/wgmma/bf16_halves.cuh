@@ -33,14 +33,13 @@ inline constexpr int32_t kSumsBytes = kHalfRows * kKeys * 4;
 inline constexpr int32_t kWarpSumsBytes = 16 * kKeys * 4;
 /// What the accumulation needs to know of a row beside its P, and where: in 16 bytes of P's row
 /// that 48 keys leave.
-struct RowFacts {
+struct alignas(16) RowFacts {
     float factor;   // of what was accumulated before the tile
     float inverse;  // with a unit's last tile: 1 / sum, 0 of a row that saw nothing
     int32_t moves;  // some factor of these eight rows may not be 1
-    int32_t reserved;
 };
-static_assert(kKeys / 8 == 6 && sizeof(RowFacts) == 16);
-inline constexpr int32_t kFactsUnit = kKeys / 8;
+inline constexpr int32_t kFactsUnit = kKeys / 8;  // of the eight of 16 bytes in P's row
+static_assert(sizeof(RowFacts) == 16 && kFactsUnit < 8);
 inline constexpr int32_t kPEightBytes = 8 * 128;  // of eight rows
 
 // Byte offsets as in bf16_config.cuh, the same in both blocks.
@@ -449,31 +448,6 @@ __device__ __forceinline__ void half_softmax(const AttnVerifyMlaParams& p, const
     }
 }
 
-/// O += P V of a tile's columns of this block; `more` false: O = P V. `p_rows`: where this lane
-/// points when it loads P of its warp's rows as operand A. Out of shared memory both products of a
-/// step would read P, and whoever makes it would have to wait for the async proxy's sight of it.
-__device__ __forceinline__ void add_half_products(uint32_t p_rows, uint64_t v_tile, bool more,
-                                                  float (&o)[2][64]) {
-    uint32_t p[kKeys / 16][4];
-#pragma unroll
-    for (int32_t step = 0; step < kKeys / 16; ++step)
-        ptx::load_matrices(p[step], p_rows ^ step << 5);
-#pragma unroll
-    for (auto& of_columns : o) wgmma::touch(of_columns);
-    wgmma::fence();
-#pragma unroll
-    for (int32_t step = 0; step < kKeys / 16; ++step) {
-#pragma unroll
-        for (int32_t i = 0; i < 2; ++i)
-            wgmma::rs_n128_bt<false, 0>(
-                o[i], p[step], v_tile + i * 2 * (kChunkBytes >> 4) + step * 128, more || step > 0);
-    }
-    wgmma::commit();
-    wgmma::wait<0>();
-#pragma unroll
-    for (auto& of_columns : o) wgmma::touch(of_columns);
-}
-
 /// O of this block's half of the latent.
 template <bool kHigh>
 __device__ __forceinline__ void half_accumulate(const AttnVerifyMlaParams& p,
@@ -482,6 +456,7 @@ __device__ __forceinline__ void half_accumulate(const AttnVerifyMlaParams& p,
     const int32_t warp = thread / 32;
     const int32_t lane = thread % 32;
     constexpr uint32_t kTileUnits = HalfRing<kHigh>::kTileBytes >> 4;
+    // Where this lane points when it loads P of its warp's rows as operand A.
     const uint32_t p_rows = shared + kHalfP + copy_offset(warp * 16 + lane % 16, lane / 16);
     const uint64_t ring =
         wgmma::mn_major(__shfl_sync(0xffffffff, shared + kHalfKv, 0), kChunkBytes);
@@ -517,8 +492,16 @@ __device__ __forceinline__ void half_accumulate(const AttnVerifyMlaParams& p,
                 // Read, before the other block hears that it is.
                 ptx::hold_until(__float_as_uint(inverse[0]) | __float_as_uint(inverse[1]));
             }
-            add_half_products(p_rows + walk.place() * kPBytes, ring + walk.stage * kTileUnits,
-                              !first, o);
+            // Out of shared memory both products of a step would read P, and whoever makes it would
+            // have to wait for the async proxy's sight of it.
+            uint32_t probs[kKeys / 16][4];
+#pragma unroll
+            for (int32_t step = 0; step < kKeys / 16; ++step)
+                ptx::load_matrices(probs[step], (p_rows + walk.place() * kPBytes) ^ step << 5);
+            add_products(ring + walk.stage * kTileUnits, !first, o,
+                         [&](float(&d)[64], int32_t step, uint64_t v, bool add) {
+                             wgmma::rs_n128_bt<false, 0>(d, probs[step], v, add);
+                         });
             // In this order: softmax warps without rows follow "stage free" alone, and must not be
             // further when they get some than "P read" is.
             if (splits) ptx::mbarrier_arrive_warp_of_peer(peer_read + 8 * walk.place(), lane);

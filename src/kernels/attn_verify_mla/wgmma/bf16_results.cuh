@@ -72,9 +72,11 @@ __device__ __forceinline__ void store_out(const AttnVerifyMlaParams& p, const Wo
     }
 }
 
-/// O += P V of a tile; `more` false: O = P V.
-__device__ __forceinline__ void add_products(uint64_t p_tile, uint64_t v_tile, bool more,
-                                             float (&o)[2][64]) {
+/// O += P V of a tile; `more` false: O = P V. product(d, step, v, add) takes those of 16 keys and
+/// 128 columns, P being where its caller has it.
+template <class Product>
+__device__ __forceinline__ void add_products(uint64_t v_tile, bool more, float (&o)[2][64],
+                                             const Product& product) {
 #pragma unroll
     for (auto& of_columns : o) wgmma::touch(of_columns);
     wgmma::fence();
@@ -82,8 +84,7 @@ __device__ __forceinline__ void add_products(uint64_t p_tile, uint64_t v_tile, b
     for (int32_t step = 0; step < kKeys / 16; ++step) {
 #pragma unroll
         for (int32_t i = 0; i < 2; ++i)
-            wgmma::ss_n128_bt(o[i], p_tile + step * 2,
-                              v_tile + i * 2 * (kChunkBytes >> 4) + step * 128, more || step > 0);
+            product(o[i], step, v_tile + i * 2 * (kChunkBytes >> 4) + step * 128, more || step > 0);
     }
     wgmma::commit();
     wgmma::wait<0>();
